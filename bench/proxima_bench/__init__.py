@@ -1,0 +1,1 @@
+"""Load generation over HTTP, comparisons and reports."""

@@ -1,0 +1,1 @@
+"""Scheduling policy, vLLM adapters and engine lifecycle."""

@@ -1,0 +1,1 @@
+"""Pure scheduling decisions: no vLLM, no torch, no I/O, no clock of its own."""

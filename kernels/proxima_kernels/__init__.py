@@ -1,0 +1,1 @@
+"""Triton kernels, typed wrappers and torch references. No vLLM."""

@@ -1,0 +1,1 @@
+"""The HTTP gateway and the command line."""

@@ -1,0 +1,1 @@
+"""The `proxima` command line."""

@@ -1,0 +1,56 @@
+"""Entry point of the console script `proxima`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points, version
+
+from proxima_config.command import ENTRY_POINT_GROUP, Command
+from proxima_config.errors import ProximaError
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = _build_parser()
+    options = parser.parse_args(argv)
+    command: Command = options.command
+    try:
+        return command.run(options)
+    except ProximaError as error:
+        logging.getLogger(__name__).debug("traceback of the error below", exc_info=True)
+        print(f"proxima: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) went away: not our failure, and nothing more can be printed.
+        sys.stderr.close()
+        return 0
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="proxima",
+        description="OpenAI-compatible serving gateway over vLLM, scheduled by Proxima.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"proxima {version('proxima-gateway')}")
+    words = parser.add_subparsers(metavar="COMMAND", required=True)
+    for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
+        command: Command = entry_point.load()
+        word = words.add_parser(
+            entry_point.name,
+            help=command.summary,
+            description=command.summary,
+            epilog=f"examples:\n{command.examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        word.set_defaults(command=command)
+        command.configure(word)
+    return parser
