@@ -59,9 +59,7 @@ class SnapshotPublisher:
         self._latest: SchedulerSnapshot | None = None
         self._wanted = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(endpoint,), name="proxima-snapshots", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(endpoint,), name="proxima-snapshots", daemon=True)
         self._thread.start()
 
     def offer(self, snapshot: SchedulerSnapshot) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from proxima_engine.policy.demand import tokens_until_free
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
-from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
+from proxima_engine.policy.view import RunningRequest, SortKey, StepView, WaitingRequest
 
 EXACT_LOOKUPS_PER_STEP = 8
 """How many prefix lookups a plan may spend. The requests that need one are those at the front that do not fit."""
@@ -33,11 +33,15 @@ class _Draft:
     yields: list[tuple[str, YieldMode]] = field(default_factory=list)
     passed: list[WaitingRequest] = field(default_factory=list)
     backfilled: int = 0
+    last_started: SortKey | None = None
+    taken_blocks: int = 0
 
     def start(self, request: WaitingRequest, blocks: int) -> None:
         self.order.append(request.request_id)
         self.free_blocks -= blocks
+        self.taken_blocks += blocks
         self.slots -= 1
+        self.last_started = request.key
         self.backfilled += bool(self.passed)
 
 
@@ -60,14 +64,13 @@ class ReadySetPolicy:
                 draft.held.update((later.request_id, reason) for later in view.waiting[index + 1 :])
                 break
         self._remember_passed(draft, view)
-        used = view.free_blocks - growth - draft.free_blocks
         return Plan(
             order=tuple(draft.order),
             held=draft.held,
             yields=tuple(draft.yields),
             backfilled=draft.backfilled,
             head_start_s=self._head_start_s(draft, view),
-            peak_blocks=view.used_blocks + growth + max(0, used),
+            peak_blocks=view.used_blocks + growth + draft.taken_blocks,
         )
 
     def _consider(self, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
@@ -107,15 +110,17 @@ class ReadySetPolicy:
         free = draft.free_blocks
         already = {request_id for request_id, _ in draft.yields}
         since = self._passed_since[request.request_id]
+        # Strictly later: whoever ran before `since` was set, ran before the request was passed at all.
         for candidate in sorted(view.running, key=lambda running: running.started_s, reverse=True):
             if free >= blocks:
                 break
-            passed_it = candidate.key > request.key and candidate.started_s >= since
+            passed_it = candidate.key > request.key and candidate.started_s > since
             if passed_it and candidate.request_id not in already:
                 victims.append(candidate)
                 free += candidate.blocks
         if free < blocks:
             return False
+        draft.taken_blocks -= free - draft.free_blocks
         draft.free_blocks = free
         draft.slots += len(victims)
         draft.yields += [(victim.request_id, YieldMode.RECOMPUTE) for victim in victims]
@@ -130,11 +135,9 @@ class ReadySetPolicy:
             for request_id, since in self._passed_since.items()
             if request_id in waiting and request_id not in started
         }
-        if draft.backfilled:
-            last_key = max(request.key for request in view.waiting if request.request_id in started)
-            for request in draft.passed:
-                if request.key < last_key:
-                    self._passed_since.setdefault(request.request_id, view.now_s)
+        for request in draft.passed:
+            if draft.last_started is not None and request.key < draft.last_started:
+                self._passed_since.setdefault(request.request_id, view.now_s)
 
     def _head_start_s(self, draft: _Draft, view: StepView) -> float | None:
         if not draft.passed or not view.step_s:

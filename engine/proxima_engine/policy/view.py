@@ -30,6 +30,7 @@ class RunningRequest:
     growth_blocks: int
     """Blocks it needs on top for the coming step."""
     started_s: float
+    """Time of the first plan that saw it running."""
     remaining_tokens: int
     """Tokens until its declared cap; its true length is not known to any policy."""
 

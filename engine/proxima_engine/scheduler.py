@@ -1,0 +1,141 @@
+"""ProximaScheduler: puts the policy's plan before vLLM's own `schedule()`.
+
+The way of one step: build a view of queue and pool -> policy makes a Plan -> yields are carried out, the waiting
+queue is frozen to the planned order -> vLLM's `schedule()` runs unchanged and allocates -> the queue is released.
+An error in the planning part costs that step its plan and nothing else; `super().schedule()` is never retried,
+because a second run emits no block ids for blocks the first one took.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from proxima_engine.policy.admission import ReadySetPolicy
+from proxima_engine.policy.plan import Plan, YieldMode
+from proxima_engine.scheduling.guard import PolicyGuard
+from proxima_engine.scheduling.options import SchedulerOptions
+from proxima_engine.scheduling.planned_queue import PlannedQueue
+from proxima_engine.scheduling.report import SchedulerReport
+from proxima_engine.scheduling.view_builder import ViewBuilder
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.outputs import ModelRunnerOutput
+
+_logger = logging.getLogger(__name__)
+EMPTY_PLAN = Plan(order=())
+
+
+class StalePlanError(RuntimeError):
+    """A plan asks a request to yield that does not run, or in a way that this scheduler does not offer."""
+
+
+class ProximaScheduler(Scheduler):
+    """vLLM's scheduler with the plan put before it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        options = SchedulerOptions.from_vllm(self.vllm_config)
+        self.waiting = PlannedQueue(by_priority=self.policy is SchedulingPolicy.PRIORITY)
+        self.proxima_policy = ReadySetPolicy(options.max_wait_s)
+        self.proxima_guard = PolicyGuard(options.max_policy_failures)
+        self.proxima_plan = EMPTY_PLAN
+        self.proxima_clock: Callable[[], float] = time.monotonic
+        self._view = ViewBuilder(self, self.waiting)
+        self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
+        """Plan, then let vLLM schedule what the plan names."""
+        started_s = time.monotonic()
+        self.proxima_plan = EMPTY_PLAN
+        if self.waiting and self._pause_state is PauseState.UNPAUSED:
+            self.proxima_plan = self.proxima_guard.attempt(self._plan_step) or EMPTY_PLAN
+        self._report.planned(self.proxima_plan, time.monotonic() - started_s)
+        try:
+            output = super().schedule(throttle_prefills)
+        finally:
+            left = self.waiting.release()
+        self._view.deny(self._denied(left, output))
+        self._report.publish_if_due()
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+        self._report.stepped(self.proxima_clock(), outputs)
+        return outputs
+
+    def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:
+        finished: list[Request] = super().finish_requests(request_ids, finished_status)
+        self._report.publish_if_due()
+        return finished
+
+    def shutdown(self) -> None:
+        self._report.close()
+        super().shutdown()
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002
+        super()._preempt_request(request, timestamp, drop_stale_output)
+        self._report.preempted()
+
+    def _plan_step(self) -> Plan:
+        view = self._view.build(self.proxima_clock(), self._report.step_s())
+        plan = self.proxima_policy.plan(view)
+        victims = self._victims(plan)
+        self.waiting.follow(plan.order)
+        # From here on nothing can fail: the plan is checked, and what follows are vLLM's own operations.
+        for request in victims:
+            self._yield_blocks(request)
+        return plan
+
+    def _victims(self, plan: Plan) -> list[Request]:
+        running = {request.request_id: request for request in self.running}
+        for request_id, mode in plan.yields:
+            if request_id not in running or mode is not YieldMode.RECOMPUTE:
+                raise StalePlanError(f"cannot yield {request_id} by {mode}")
+        return [running[request_id] for request_id, _ in plan.yields]
+
+    def _yield_blocks(self, request: Request) -> None:
+        self.running.remove(request)
+        # Not part of this step's frozen order, so it cannot resume in the step in which it yields.
+        self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
+
+    def _denied(self, left: list[str], output: SchedulerOutput) -> str | None:
+        """The planned request whose allocation vLLM refused, as far as that can be told from outside."""
+        out_of_tokens = output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens
+        out_of_slots = len(self.running) >= self.max_num_active_reqs
+        other_cause = out_of_tokens or out_of_slots or self.kv_holding_waiting or output.preempted_req_ids
+        if not left or other_cause or not self.running or not self.scheduler_config.enable_chunked_prefill:
+            return None
+        return left[0]
+
+
+class ProximaAsyncScheduler(ProximaScheduler, AsyncScheduler):
+    """The same before vLLM's asynchronous scheduler; the synchronous one would cost the overlap.
+
+    In the method resolution order AsyncScheduler stands between ProximaScheduler and Scheduler, so that every
+    `super()` above reaches it first.
+    """
+
+
+def select_scheduler(vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Scheduler:
+    """Factory that vLLM calls as its scheduler class.
+
+    A function rather than a class, because only the final configuration says whether scheduling is asynchronous:
+    the platform decides it after the arguments were parsed.
+    """
+    chosen = ProximaAsyncScheduler if vllm_config.scheduler_config.async_scheduling else ProximaScheduler
+    _logger.info("scheduling by %s", chosen.__name__)
+    return chosen(vllm_config, *args, **kwargs)

@@ -1,0 +1,1 @@
+"""The parts of ProximaScheduler: queue, view, fail-open guard, report."""

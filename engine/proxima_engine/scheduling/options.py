@@ -1,0 +1,31 @@
+"""What the gateway tells the scheduler in the engine process, through vLLM's `additional_config`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+KEY = "proxima"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    max_wait_s: float = 30.0
+    """A request that was passed for this long is passed no more."""
+    max_policy_failures: int = 3
+    """Policy errors in a row after which the scheduler keeps to arrival order until restart."""
+    snapshot_endpoint: str = ""
+    """ZMQ address of the gateway's receiver; empty: nobody listens, nothing is sent."""
+    snapshot_interval_s: float = 0.1
+
+    @classmethod
+    def from_vllm(cls, vllm_config: VllmConfig) -> SchedulerOptions:
+        extra = vllm_config.additional_config
+        given = extra.get(KEY, {}) if isinstance(extra, dict) else {}
+        return cls(**given)
+
+    def as_additional_config(self) -> dict[str, Any]:
+        return {KEY: asdict(self)}

@@ -1,0 +1,123 @@
+"""Counts what the scheduler does and publishes it as snapshots."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from proxima_engine.policy.plan import Plan, Reason
+from proxima_engine.scheduling.rates import DecayingRate
+from proxima_engine.telemetry import SchedulerSnapshot, SnapshotPublisher
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine import EngineCoreOutputs
+
+    from proxima_engine.scheduling.guard import PolicyGuard
+    from proxima_engine.scheduling.options import SchedulerOptions
+    from proxima_engine.scheduling.view_builder import ViewBuilder
+
+DEFAULT_CLASS = "default"
+
+
+class SchedulerReport:
+    def __init__(self, scheduler: Scheduler, view: ViewBuilder, guard: PolicyGuard, options: SchedulerOptions) -> None:
+        self._scheduler = scheduler
+        self._view = view
+        self._guard = guard
+        self._interval_s = options.snapshot_interval_s
+        self._publisher: SnapshotPublisher | None = None
+        if options.snapshot_endpoint:
+            self._publisher = SnapshotPublisher(options.snapshot_endpoint, options.snapshot_interval_s)
+        self._plan = Plan(order=())
+        self._steps = 0
+        self._backfills = 0
+        self._preemptions = 0
+        self._yields: Counter[str] = Counter()
+        self._plan_time_s = 0.0
+        self._tokens = DecayingRate()
+        self._finished = DecayingRate()
+        self._steps_rate = DecayingRate()
+        self._published_s = 0.0
+
+    def step_s(self) -> float:
+        """Measured duration of a step in seconds; 0 before the first measurement."""
+        rate = self._steps_rate.per_s()
+        return 1 / rate if rate else 0.0
+
+    def planned(self, plan: Plan, took_s: float) -> None:
+        self._plan = plan
+        self._steps += 1
+        self._plan_time_s += took_s
+        self._backfills += plan.backfilled
+        self._yields.update(str(mode) for _, mode in plan.yields)
+
+    def preempted(self) -> None:
+        self._preemptions += 1
+
+    def stepped(self, now_s: float, outputs: dict[int, EngineCoreOutputs]) -> None:
+        """Take in what one finished step produced."""
+        produced = [output for batch in outputs.values() for output in batch.outputs]
+        self._tokens.add(now_s, sum(len(output.new_token_ids) for output in produced))
+        self._finished.add(now_s, sum(output.finish_reason is not None for output in produced))
+        self._steps_rate.add(now_s, 1)
+        self.publish_if_due()
+
+    def publish_if_due(self) -> None:
+        """Offer a snapshot once per interval, and always when the engine is about to fall idle."""
+        if self._publisher is None:
+            return
+        now_s = time.monotonic()
+        idle = not self._scheduler.running and not self._scheduler.waiting
+        if idle or now_s - self._published_s >= self._interval_s:
+            self._published_s = now_s
+            self._publisher.offer(self.snapshot())
+
+    def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def snapshot(self) -> SchedulerSnapshot:
+        scheduler, guard = self._scheduler, self._guard
+        running, waiting = scheduler.get_request_counts()
+        blocks_total = self._view.blocks_total
+        blocks_used = blocks_total - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return SchedulerSnapshot(
+            rank=scheduler.parallel_config.data_parallel_index,
+            time_s=time.time(),
+            step=self._steps,
+            running=running,
+            waiting={reason: {DEFAULT_CLASS: count} for reason, count in self._reasons(waiting).items()},
+            blocks_total=blocks_total,
+            blocks_used=blocks_used,
+            blocks_peak=max(blocks_used, self._plan.peak_blocks) if running or waiting else 0,
+            output_tokens_per_s=self._tokens.per_s() if running else 0.0,
+            finished_per_s=self._finished.per_s(),
+            estimated_start_s=self._estimated_start_s(waiting),
+            backfills_total=self._backfills,
+            yields_total=dict(self._yields),
+            preemptions_total=self._preemptions,
+            plan_time_s_total=self._plan_time_s,
+            policy_state=str(guard.state),
+            policy_failures_total=guard.failures_total,
+            policy_last_error=guard.last_error,
+        )
+
+    def _reasons(self, waiting: int) -> Counter[str]:
+        """Waiting requests by reason. Those that arrived since the last plan, or lie beyond its look-ahead, wait
+        behind the head."""
+        still_waiting = {request.request_id for request in self._scheduler.waiting}
+        reasons = Counter(str(reason) for request_id, reason in self._plan.held.items() if request_id in still_waiting)
+        unexplained = waiting - reasons.total()
+        if unexplained > 0:
+            reasons[str(Reason.BEHIND_HEAD)] += unexplained
+        return reasons
+
+    def _estimated_start_s(self, waiting: int) -> dict[str, float]:
+        """When a request that arrives now would start: those ahead of it divided by the rate at which requests end.
+        Absent while requests wait and none has ended yet."""
+        if not waiting:
+            return {DEFAULT_CLASS: 0.0}
+        rate = self._finished.per_s()
+        return {DEFAULT_CLASS: waiting / rate} if rate else {}
