@@ -1,0 +1,131 @@
+"""From our settings to a running `AsyncLLM`: vLLM's arguments, its parser, its constructor.
+
+Everything here blocks (imports of vLLM take ten seconds on a small machine) and is called from the loader thread of
+:mod:`proxima_engine.runtime` only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from proxima_config.errors import ConfigError
+from proxima_config.settings import ProximaSettings
+from proxima_config.vllm_flags import to_argv
+from proxima_engine import platform_cpu
+from proxima_engine.models import ResolvedModel
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+logger = logging.getLogger(__name__)
+
+SCHEDULER_FACTORY = "proxima_engine.scheduler.select_scheduler"
+CPU_WORKER = "proxima_engine.worker_cpu.ProximaCPUWorker"
+
+
+def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, snapshot_endpoint: str, on_cpu: bool) -> list[str]:
+    """The command line for vLLM's own parser.
+
+    A scheduler or worker class that the user named wins over ours, with a warning: he asked for it, but the
+    behaviour we promise for ours is gone.
+    """
+    engine = dict(settings.engine)
+    if engine.get("served_model_name") is None:
+        engine["served_model_name"] = [model.served_name]
+    if settings.scheduler.kind == "proxima":
+        _set_unless_named(engine, "scheduler_cls", SCHEDULER_FACTORY, "the Proxima scheduler is not used")
+    if on_cpu and engine.get("worker_cls") in (None, "auto"):
+        engine["worker_cls"] = CPU_WORKER
+    elif on_cpu:
+        logger.warning(
+            "engine.worker_cls=%s replaces the CPU worker: a request with `seed` can stop the engine",
+            engine["worker_cls"],
+        )
+    engine["additional_config"] = _additional_config(settings, snapshot_endpoint)
+    return ["--model", model.path_or_id, *to_argv(engine)]
+
+
+def _set_unless_named(engine: dict[str, Any], key: str, value: str, consequence: str) -> None:
+    if engine.get(key) is None:
+        engine[key] = value
+    else:
+        logger.warning("engine.%s=%s was given: %s", key, engine[key], consequence)
+
+
+def _additional_config(settings: ProximaSettings, snapshot_endpoint: str) -> dict[str, Any]:
+    """The user's own additional_config, plus what the scheduler in the engine process needs to know."""
+    own = settings.engine.get("additional_config") or {}
+    if isinstance(own, str):
+        own = json.loads(own)
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"engine.additional_config must be a JSON object, not {own!r}")
+    return {
+        **own,
+        "proxima": {
+            "snapshot_endpoint": snapshot_endpoint,
+            "snapshot_interval_s": settings.telemetry.snapshot_interval_s,
+            "max_wait_s": settings.scheduler.max_wait_s,
+            "max_policy_failures": settings.scheduler.max_policy_failures,
+        },
+    }
+
+
+def parse_engine_args(argv: list[str]) -> argparse.Namespace:
+    """Run vLLM's parser. Raises ConfigError with the parser's message where vLLM would exit the process."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            args: argparse.Namespace = make_arg_parser(FlexibleArgumentParser(prog="vllm")).parse_args(argv)
+    except SystemExit as error:
+        last_line = (said.getvalue().strip().splitlines() or ["invalid engine arguments"])[-1]
+        raise ConfigError(last_line.removeprefix("vllm: error: ")) from error
+    return args
+
+
+def build_client(args: argparse.Namespace, before_spawn: Callable[[], None]) -> AsyncLLM:
+    """Construct `AsyncLLM`; blocks until the engine processes are ready.
+
+    ``before_spawn`` is called right before the first engine process is started; it may raise to call it off.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    before_spawn()
+    return AsyncLLM.from_vllm_config(
+        vllm_config=vllm_config,
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        enable_log_requests=engine_args.enable_log_requests,
+        aggregate_engine_logging=engine_args.aggregate_engine_logging,
+        disable_log_stats=engine_args.disable_log_stats,
+    )
+
+
+def set_environment(settings: ProximaSettings) -> None:
+    """What vLLM reads when it is imported. Variables that the user set stay as they are."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", settings.logging.level.upper())
+    # A gateway does not report its use to a third party unless asked to.
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def prepare_platform(settings: ProximaSettings) -> bool:
+    """Set the environment the engine processes inherit; returns whether the platform is CPU."""
+    from vllm.platforms import current_platform
+
+    on_cpu = bool(current_platform.is_cpu())
+    if on_cpu:
+        platform_cpu.refuse_known_bad(settings.engine)
+        platform_cpu.apply_defaults(settings.engine)
+    return on_cpu

@@ -1,0 +1,90 @@
+"""Defaults and fixes for vLLM's CPU build (docs/decisions/0002-cpu-platform-defaults.md has the measurements).
+
+vLLM reserves one core for its scheduler process and binds the workers to the rest; on two cores half the machine then
+idles. Its CPU worker also wants Intel's OpenMP runtime preloaded, which has to be in the environment before the engine
+processes start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+from proxima_config.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_IOMP = Path(sys.prefix) / "lib" / "libiomp5.so"
+
+
+def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set what the engine processes inherit; variables the user has set win."""
+    for name, value in defaults(engine, environ, cpus=sorted(os.sched_getaffinity(0)), quota=cpu_quota()).items():
+        environ[name] = value
+
+
+def defaults(
+    engine: Mapping[str, object], environ: Mapping[str, str], *, cpus: Sequence[int], quota: float | None
+) -> dict[str, str]:
+    """The variables to set, given the CPU ids this process may use and the number of CPUs its cgroup pays for."""
+    wanted = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
+    if quota is not None and quota < len(cpus):
+        # Pinning would put every container with a quota onto the same first cores of the machine.
+        wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        wanted["OMP_NUM_THREADS"] = str(max(1, int(quota) // _local_ranks(engine)))
+    else:
+        wanted["VLLM_CPU_OMP_THREADS_BIND"] = _binding(cpus, _local_ranks(engine))
+    preload = environ.get("LD_PRELOAD", "")
+    if "libiomp" not in preload and "libgomp" not in preload and _IOMP.exists():
+        wanted["LD_PRELOAD"] = f"{preload}:{_IOMP}".lstrip(":")
+    return {name: value for name, value in wanted.items() if name == "LD_PRELOAD" or name not in environ}
+
+
+def _binding(cpus: Sequence[int], ranks: int) -> str:
+    """vLLM's notation: CPU ids of each rank, ranks separated by `|`. With more ranks than CPUs some share one."""
+    shares = [list(cpus[rank::ranks]) or [cpus[rank % len(cpus)]] for rank in range(ranks)]
+    return "|".join(",".join(map(str, share)) for share in shares)
+
+
+def _local_ranks(engine: Mapping[str, object]) -> int:
+    ranks = 1
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        value = engine.get(key)
+        ranks *= value if isinstance(value, int) else 1
+    return max(1, ranks)
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """CPUs the cgroup may use per second of wall time (v2, then v1), None when unlimited."""
+    try:
+        if (v2 := root / "cpu.max").exists():
+            limit, period = v2.read_text().split()
+        else:
+            limit = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return None if limit == "max" or int(limit) <= 0 else int(limit) / int(period)
+
+
+def refuse_known_bad(engine: Mapping[str, object]) -> None:
+    """Raise ConfigError for combinations that are known to crash or to give wrong text on this platform."""
+    if engine.get("quantization") == "fp8":
+        raise ConfigError(
+            "engine.quantization=fp8 does not work on CPU; leave it out, or use int8_per_channel_weight_only"
+        )
+    dtype = engine.get("dtype") or "auto"
+    if dtype not in ("bfloat16", "auto", "half", "float16"):
+        return
+    if not engine.get("enforce_eager"):
+        raise ConfigError(
+            f"engine.dtype={dtype} compiled by torch.compile gives wrong text on CPU; "
+            "set engine.enforce_eager=true or engine.dtype=float32"
+        )
+    if _local_ranks({"tensor_parallel_size": engine.get("tensor_parallel_size")}) > 1:
+        raise ConfigError(
+            f"engine.dtype={dtype} with engine.tensor_parallel_size>1 gives wrong text on CPU; set engine.dtype=float32"
+        )

@@ -1,0 +1,221 @@
+"""Life of the engine: start in the background, watch, drain, stop.
+
+One thread loads (vLLM's constructor blocks for most of a minute), the event loop stays free, so that `/health` can say
+"starting" meanwhile. After that the engine processes are watched; the death of one turns the phase to FAILED at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import enum
+import logging
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from proxima_config.errors import ProximaError
+from proxima_config.layering import LoadedSettings
+from proxima_engine import launch, processes, root_cause
+from proxima_engine.models import ResolvedModel
+from proxima_engine.telemetry import SnapshotReceiver
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+logger = logging.getLogger(__name__)
+
+# Between SIGTERM and SIGKILL for engine processes that should only have to let go of memory.
+STOP_GRACE_S = 5.0
+# How long stop() waits for a loader thread that has started no engine process (it may sit in an import or a download;
+# the thread is a daemon and cannot start a process any more).
+LOADER_GRACE_S = 5.0
+KILL_INTERVAL_S = 0.2
+
+
+class EnginePhase(enum.Enum):
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class EngineUnavailable(ProximaError):  # noqa: N818 - a state, not a fault
+    """The engine is not ready, has failed or was stopped; the message says which."""
+
+
+class _CalledOffError(Exception):
+    """stop() came before the engine processes were started."""
+
+
+class EngineRuntime:
+    """Owns the `AsyncLLM` and its processes. All methods are called on one event loop."""
+
+    def __init__(self, loaded: LoadedSettings, model: ResolvedModel) -> None:
+        self.settings = loaded.settings
+        self.model = model
+        self.phase = EnginePhase.STARTING
+        # One line for people; set when phase is FAILED.
+        self.failure: str | None = None
+        # The error that ended the start, with its exit code, for `proxima serve`.
+        self.start_error: ProximaError | None = None
+        self.failed = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._directory = Path(tempfile.mkdtemp(prefix="proxima-"))
+        self._failures = root_cause.FailureLog(self._directory)
+        self._endpoint = f"ipc://{self._directory}/snapshot"
+        self.snapshot_receiver = SnapshotReceiver(self._endpoint)
+        self._processes = processes.ProcessGuard()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loader: threading.Thread | None = None
+        self._loaded = asyncio.Event()
+        self._args: argparse.Namespace | None = None
+        self._client: AsyncLLM | None = None
+        self._spawn_gate = threading.Lock()
+        self._stop_requested = False
+        self._spawning = False
+        self._stop_lock = asyncio.Lock()
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> AsyncLLM:
+        """The engine. Raises EngineUnavailable unless it is ready and alive."""
+        if self.phase is not EnginePhase.READY or self._client is None:
+            raise EngineUnavailable(self.failure or f"the engine is {self.phase.value}")
+        if self._client.errored:
+            raise EngineUnavailable("the engine has died")
+        return self._client
+
+    @property
+    def args(self) -> argparse.Namespace:
+        """The arguments as vLLM's own parser sees them. Raises EngineUnavailable until they are parsed."""
+        if self._args is None:
+            raise EngineUnavailable(self.failure or f"the engine is {self.phase.value}")
+        return self._args
+
+    async def wait(self) -> EnginePhase:
+        """Wait until the engine is READY, FAILED or STOPPED."""
+        await self._settled.wait()
+        return self.phase
+
+    # -- start -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to load in a thread and return at once."""
+        if self._loader is not None:
+            return
+        self._tasks.append(asyncio.create_task(self.snapshot_receiver.run(), name="snapshot-receiver"))
+        # Not an executor's thread: those are joined at interpreter exit, and this one may sit in a download.
+        loop = asyncio.get_running_loop()
+        self._loader = threading.Thread(target=self._load, args=(loop,), name="engine-loader", daemon=True)
+        self._loader.start()
+
+    def _load(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs in the loader thread."""
+        client: AsyncLLM | None = None
+        try:
+            client = self._build()
+            loop.call_soon_threadsafe(self._on_built, client)
+        except BaseException as error:  # noqa: BLE001 - boundary of a thread: whatever ended it is reported
+            if client is not None:
+                # The loop is closed: nobody waits for this engine any more.
+                client.shutdown(timeout=0)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(self._on_error, error)
+
+    def _build(self) -> AsyncLLM:
+        self._failures.install()
+        launch.set_environment(self.settings)
+        on_cpu = launch.prepare_platform(self.settings)
+        argv = launch.engine_argv(self.settings, self.model, snapshot_endpoint=self._endpoint, on_cpu=on_cpu)
+        self._args = launch.parse_engine_args(argv)
+        return launch.build_client(self._args, self._before_spawn)
+
+    def _before_spawn(self) -> None:
+        with self._spawn_gate:
+            if self._stop_requested:
+                raise _CalledOffError
+            self._spawning = True
+
+    def _on_error(self, error: BaseException) -> None:
+        self._loaded.set()
+        if self._stop_requested:
+            return
+        self.start_error = self._failures.explain_start(error)
+        logger.debug("traceback of the failed start", exc_info=error)
+        self._fail(str(self.start_error))
+
+    def _on_built(self, client: AsyncLLM) -> None:
+        self._loaded.set()
+        self._client = client
+        if not self._stop_requested:
+            self._tasks.append(asyncio.create_task(self._watch(client), name="engine-watch"))
+
+    async def _watch(self, client: AsyncLLM) -> None:
+        """From built to dead; cancelled by stop()."""
+        self._processes.look()
+        death = asyncio.create_task(processes.first_death(client))
+        try:
+            # Doubles as the first message over the sockets, which starts vLLM's reader task on this loop: without
+            # that task "engine dead" messages would go unread until the first request.
+            greeting = asyncio.create_task(client.reset_mm_cache())
+            await asyncio.wait({greeting, death}, return_when=asyncio.FIRST_COMPLETED)
+            if not death.done():
+                greeting.result()
+                self.phase = EnginePhase.READY
+                self._settled.set()
+            await death
+        finally:
+            death.cancel()
+        self._fail(self._failures.explain_death(await processes.exit_codes(client)))
+        logger.error("%s", self.failure)
+        # What is left of it holds memory and answers nobody.
+        await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
+
+    def _fail(self, message: str) -> None:
+        self.phase = EnginePhase.FAILED
+        self.failure = message
+        self.failed.set()
+        self._settled.set()
+
+    # -- stop ------------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End the engine in whatever state it is, leaving no process behind. May be called again."""
+        async with self._stop_lock:
+            if self.phase is EnginePhase.STOPPED:
+                return
+            with self._spawn_gate:
+                self._stop_requested = True
+            await self._end_loader()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._client is not None:
+                self._processes.look()
+                await asyncio.to_thread(self._client.shutdown, timeout=self._stop_grace_s())
+            await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self.phase = EnginePhase.STOPPED
+            self._settled.set()
+
+    async def _end_loader(self) -> None:
+        """Interrupt a load in progress: vLLM's constructor cannot be cancelled, but gives up when its processes die."""
+        if self._loader is None or self._loaded.is_set():
+            return
+        if not self._spawning:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._loaded.wait(), LOADER_GRACE_S)
+            return
+        while not self._loaded.is_set():
+            await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._loaded.wait(), KILL_INTERVAL_S)
+
+    def _stop_grace_s(self) -> float:
+        """vLLM's own --shutdown-timeout where longer: seconds running requests may take to finish."""
+        return max(STOP_GRACE_S, float(getattr(self._args, "shutdown_timeout", None) or 0))
