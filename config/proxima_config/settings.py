@@ -1,0 +1,121 @@
+"""The settings tree: every key a person can set, with its bounds, its default and what it means.
+
+Units are part of the names (``_s`` seconds, ``_bytes``, ``_tokens``). Values are read-only once loaded;
+``proxima_config.layering`` builds the tree from its layers, and the command line, the environment, the JSON Schema
+and docs/configuration.md are derived from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from proxima_config import vllm_flags
+
+
+@dataclass(frozen=True)
+class CliFlag:
+    """Name of a key on the command line, where it is not just the field's own name."""
+
+    name: str
+
+
+class Section(BaseModel):
+    """One group of keys; unknown keys are refused and values never change after loading."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ServerSettings(Section):
+    """Where and how the gateway answers HTTP."""
+
+    host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address to listen on. The default answers this machine only; 0.0.0.0 answers everyone.",
+    )
+    port: int = Field(
+        default=8000, ge=0, le=65535, description="TCP port to listen on. 0 takes a free one and logs which."
+    )
+    root_path: str = Field(
+        default="",
+        pattern=r"^(/.*[^/])?$",
+        description="Path prefix that a reverse proxy in front strips, such as /llm. Used in links of the API docs.",
+    )
+    docs: bool = Field(
+        default=True, description="Serve the interactive API docs at /docs and the schema at /openapi.json."
+    )
+
+
+class SchedulerSettings(Section):
+    """Which requests start, and when."""
+
+    kind: Annotated[Literal["proxima", "native"], CliFlag("--scheduler")] = Field(
+        default="proxima",
+        description="Who decides which requests start: Proxima's policy, or vLLM's own scheduler untouched (the "
+        "rollback). On the command line --use-proxima and --no-use-proxima mean the same.",
+    )
+    max_wait_s: float = Field(
+        default=30.0,
+        ge=0,
+        le=86400,
+        description="Age bound: a request at the head of the queue that has waited this long is not passed by later "
+        "ones any more. 0 keeps strict arrival order.",
+    )
+    max_policy_failures: int = Field(
+        default=3,
+        ge=1,
+        le=1000,
+        description="Consecutive errors of the policy after which the engine keeps to arrival order until restart.",
+    )
+
+
+class TelemetrySettings(Section):
+    """What the engine reports to the gateway."""
+
+    snapshot_interval_s: float = Field(
+        default=0.1, ge=0.1, le=60, description="Shortest time between two scheduler snapshots that feed /metrics."
+    )
+
+
+class LoggingSettings(Section):
+    """What is written to the log."""
+
+    level: Annotated[Literal["debug", "info", "warning", "error"], CliFlag("--log-level")] = Field(
+        default="info", description="Least severe message that is logged, by the gateway and by the engine."
+    )
+
+
+class ProximaSettings(Section):
+    """All settings of one gateway."""
+
+    model: str = Field(
+        default="smollm2-135m",
+        min_length=1,
+        description="What to serve: an embedded model's name, a Hugging Face id or a local folder. On the command "
+        "line also the positional MODEL of `proxima serve`.",
+    )
+    server: ServerSettings = ServerSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    logging: LoggingSettings = LoggingSettings()
+    engine: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="vLLM's own flags by name, such as max_num_seqs. What is not set here has vLLM's own default.",
+    )
+
+    @field_validator("engine")
+    @classmethod
+    def _known_flags_only(cls, engine: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        flags = [vllm_flags.find(name) for name in engine]
+        return {flag.dest: flag.parse(value, text=False) for flag, value in zip(flags, engine.values(), strict=True)}
+
+    @model_validator(mode="after")
+    def _own_scheduler_class_needs_native(self) -> Self:
+        if self.engine.get("scheduler_cls") is not None and self.scheduler.kind != "native":
+            raise ValueError(
+                "engine.scheduler_cls replaces the scheduler and so needs scheduler.kind native (--scheduler native)"
+            )
+        return self
