@@ -1,0 +1,71 @@
+"""The FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+
+from proxima_config.settings import ProximaSettings
+from proxima_engine.runtime import EngineRuntime
+from proxima_server import errors, openapi
+from proxima_server.asgi import CollapseSlashes, CountRequests
+from proxima_server.gateway import Gateway, LoadServing
+from proxima_server.metrics.exposition import own_registry
+from proxima_server.routes import completions, generate, health, metrics, models, tokenization, version
+from proxima_server.serving import ServingLayer
+from proxima_server.versions import proxima_version
+
+_ROUTERS = (completions, generate, tokenization, models, health, metrics, version)
+
+
+async def load_vllm_serving(runtime: EngineRuntime) -> ServingLayer:
+    """Imports vLLM's serving layer in a thread, for HTTP goes on answering."""
+    module = await asyncio.to_thread(import_module, "proxima_server.vllm_serving")
+    serving: ServingLayer = await module.load(runtime)
+    return serving
+
+
+def create_app(
+    runtime: EngineRuntime, settings: ProximaSettings, load_serving: LoadServing = load_vllm_serving
+) -> FastAPI:
+    """The gateway over `runtime`, which the application starts and stops. `app.state.gateway` tells how it is."""
+    gateway = Gateway(runtime, settings, load_serving)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(gateway.start(), name="gateway-start")
+        try:
+            yield
+        finally:
+            starting.cancel()
+            await asyncio.wait({starting})
+            await gateway.stop()
+
+    app = FastAPI(
+        title="Proxima Gateway",
+        version=proxima_version(),
+        description="OpenAI-compatible serving gateway over vLLM",
+        root_path=settings.server.root_path,
+        docs_url="/docs" if settings.server.docs else None,
+        openapi_url="/openapi.json" if settings.server.docs else None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    app.state.registry = own_registry(gateway)
+    for module in _ROUTERS:
+        app.include_router(module.router)
+    errors.install(app)
+    openapi.install(app, gateway)
+    gateway.metrics.show_routes(
+        (route.path, method) for route in app.routes if isinstance(route, APIRoute) for method in route.methods
+    )
+    # The last added is the outermost.
+    app.add_middleware(CountRequests, metrics=gateway.metrics)
+    app.add_middleware(CollapseSlashes)
+    return app

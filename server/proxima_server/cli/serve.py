@@ -1,0 +1,46 @@
+"""`proxima serve`: the gateway with its engine."""
+
+from __future__ import annotations
+
+import argparse
+
+from proxima_config import arguments
+from proxima_config.command import Command
+
+_EXAMPLES = """\
+  proxima serve                                        the embedded model on http://127.0.0.1:8000
+  proxima serve meta-llama/Llama-2-7b-chat-hf          a model of the Hugging Face hub (HF_TOKEN for gated ones)
+  proxima serve ./my-model --port 8123 --max-num-seqs 64
+  proxima serve --no-use-proxima                       vLLM's own scheduler
+  proxima serve --config proxima.yaml                  `proxima config show` tells what results
+"""
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    arguments.add_model_argument(parser)
+    arguments.add_arguments(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    loaded = arguments.load(options)
+    settings = loaded.settings
+
+    # The web framework and the engine's runtime are imported only for the command that needs them.
+    from proxima_engine.models import resolve_model
+    from proxima_server import listening, logs, process
+
+    logs.configure(settings.logging.level)
+    # First of all the port: preparing or finding a model can take long, and would be in vain.
+    with listening.listen(settings.server.host, settings.server.port) as socket:
+        revision = settings.engine.get("revision")
+        model = resolve_model(settings.model, revision if isinstance(revision, str) else None)
+        process.serve(loaded, model, socket)
+    return 0
+
+
+COMMAND = Command(
+    summary="Serve a model over an OpenAI-compatible API.",
+    examples=_EXAMPLES,
+    configure=_configure,
+    run=_run,
+)

@@ -1,0 +1,53 @@
+"""Counts kept by the gateway process itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client.registry import Collector
+
+from proxima_config import metrics_catalogue as catalogue
+from proxima_server.errors import KINDS, ErrorCode
+from proxima_server.metrics.families import Family, family
+
+OTHER_METHOD = "other"
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_STATUSES = sorted({200, *(kind.status for kind in KINDS.values())})
+
+
+class GatewayMetrics(Collector):
+    """Plain counts on one event loop, turned into families when Prometheus asks."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str, str]] = Counter()
+        self._stream_errors: Counter[str] = Counter(dict.fromkeys((code.value for code in ErrorCode), 0))
+        self._in_flight = 0
+
+    def show_routes(self, routes: Iterable[tuple[str, str]]) -> None:
+        """Create the series of each (route, method) now, so that rates are right from the first request on."""
+        for route, method in routes:
+            for status in _STATUSES:
+                self._requests[route, method, str(status)] += 0
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
+    def count_request(self, route: str, method: str, status: int) -> None:
+        # Clients may send any word as method; each would become a series.
+        known = method if method in _METHODS else OTHER_METHOD
+        self._requests[route, known, str(status)] += 1
+
+    def count_stream_error(self, code: ErrorCode) -> None:
+        self._stream_errors[code.value] += 1
+
+    def collect(self) -> Iterator[Family]:
+        yield family(catalogue.HTTP_REQUESTS, list(self._requests.items()))
+        yield family(catalogue.HTTP_IN_FLIGHT, [((), self._in_flight)])
+        yield family(catalogue.STREAM_ERRORS, [((code,), n) for code, n in self._stream_errors.items()])

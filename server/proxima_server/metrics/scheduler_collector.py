@@ -1,0 +1,112 @@
+"""The newest scheduler snapshot of each engine rank, read when Prometheus asks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.registry import Collector
+
+from proxima_config import metrics_catalogue as catalogue
+from proxima_engine.policy.plan import Reason, YieldMode
+from proxima_engine.scheduling.guard import PolicyState
+from proxima_engine.scheduling.report import DEFAULT_CLASS
+from proxima_engine.telemetry import SchedulerSnapshot
+from proxima_server.metrics.families import Family, family
+
+Snapshots = Mapping[int, SchedulerSnapshot]
+
+
+class SchedulerCollector(Collector):
+    """Shows every series of every rank from the start, as zero until its first snapshot arrives.
+
+    An estimate that the scheduler cannot make yet is NaN: zero would promise an immediate start.
+    """
+
+    def __init__(self, snapshots: Snapshots, ranks: int, initial_state: PolicyState) -> None:
+        self._snapshots = snapshots
+        self._ranks = ranks
+        self._initial_state = initial_state
+
+    def collect(self) -> Iterator[Family]:
+        latest = {rank: self._snapshots.get(rank) or _blank(rank, self._initial_state) for rank in range(self._ranks)}
+        for metric, field in _PLAIN.items():
+            yield family(metric, [((str(rank),), getattr(now, field)) for rank, now in latest.items()])
+        yield family(
+            catalogue.SCHEDULER_WAITING,
+            [
+                ((str(rank), reason, name), count)
+                for rank, now in latest.items()
+                for reason, classes in _with_all_reasons(now).items()
+                for name, count in classes.items()
+            ],
+        )
+        yield family(
+            catalogue.ESTIMATED_START,
+            [
+                ((str(rank), name), seconds)
+                for rank, now in latest.items()
+                for name, seconds in {DEFAULT_CLASS: math.nan, **now.estimated_start_s}.items()
+            ],
+        )
+        yield family(
+            catalogue.YIELDS,
+            [
+                ((str(rank), mode.value), now.yields_total.get(mode.value, 0))
+                for rank, now in latest.items()
+                for mode in YieldMode
+            ],
+        )
+        yield family(
+            catalogue.POLICY_STATE,
+            [
+                ((str(rank), state.value), float(now.policy_state == state))
+                for rank, now in latest.items()
+                for state in PolicyState
+            ],
+        )
+
+
+_PLAIN: Mapping[catalogue.Metric, str] = {
+    catalogue.SCHEDULER_STEPS: "step",
+    catalogue.SCHEDULER_RUNNING: "running",
+    catalogue.BLOCKS_TOTAL: "blocks_total",
+    catalogue.BLOCKS_USED: "blocks_used",
+    catalogue.BLOCKS_PEAK: "blocks_peak",
+    catalogue.OUTPUT_RATE: "output_tokens_per_s",
+    catalogue.DRAIN_RATE: "finished_per_s",
+    catalogue.BACKFILLS: "backfills_total",
+    catalogue.PREEMPTIONS: "preemptions_total",
+    catalogue.PLAN_TIME: "plan_time_s_total",
+    catalogue.POLICY_FAILURES: "policy_failures_total",
+}
+
+
+def _with_all_reasons(snapshot: SchedulerSnapshot) -> dict[str, dict[str, int]]:
+    reasons = {reason.value: {DEFAULT_CLASS: 0} for reason in Reason}
+    for reason, classes in snapshot.waiting.items():
+        reasons[reason] = {**reasons.get(reason, {}), **classes}
+    return reasons
+
+
+def _blank(rank: int, policy_state: PolicyState) -> SchedulerSnapshot:
+    return SchedulerSnapshot(
+        rank=rank,
+        time_s=time.time(),
+        step=0,
+        running=0,
+        waiting={},
+        blocks_total=0,
+        blocks_used=0,
+        blocks_peak=0,
+        output_tokens_per_s=0.0,
+        finished_per_s=0.0,
+        estimated_start_s={},
+        backfills_total=0,
+        yields_total={},
+        preemptions_total=0,
+        plan_time_s_total=0.0,
+        policy_state=policy_state.value,
+        policy_failures_total=0,
+    )

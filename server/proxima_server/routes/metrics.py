@@ -1,0 +1,16 @@
+"""Metrics in Prometheus' text format: vLLM's own and ours (docs/metrics.md)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from proxima_server.metrics.exposition import CONTENT_TYPE, render
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Complete from the start; vLLM's metrics join when the engine has loaded."""
+    return Response(render(request.app.state.registry), media_type=CONTENT_TYPE)

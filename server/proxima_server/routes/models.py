@@ -1,0 +1,33 @@
+"""Which models answer here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from proxima_server.errors import APIError, ErrorCode
+from proxima_server.routes import TheGateway
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.get("/v1/models")
+async def list_models(gateway: TheGateway) -> dict[str, Any]:
+    """The served model and its adapters."""
+    return await gateway.serving.models()
+
+
+@router.get("/v1/models/{model:path}")
+async def get_model(model: str, gateway: TheGateway) -> dict[str, Any]:
+    """One of them. Names may contain slashes (`meta-llama/Llama-2-7b-chat-hf`)."""
+    listed = (await gateway.serving.models())["data"]
+    for card in listed:
+        # A model served under the path of its folder: its leading slash was collapsed with the one before.
+        if card["id"].lstrip("/") == model.lstrip("/"):
+            found: dict[str, Any] = card
+            return found
+    names = ", ".join(card["id"] for card in listed)
+    raise APIError(
+        ErrorCode.MODEL_NOT_FOUND, f"The model '{model}' does not exist; served here: {names}", param="model"
+    )

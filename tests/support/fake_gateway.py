@@ -1,0 +1,177 @@
+"""The gateway over an engine written by hand: phases are set by the test, answers are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI, Request
+
+from proxima_config.errors import ProximaError
+from proxima_config.settings import ProximaSettings
+from proxima_engine.models import ResolvedModel
+from proxima_engine.runtime import EnginePhase
+from proxima_engine.telemetry import SchedulerSnapshot
+from proxima_server.app import create_app
+from proxima_server.errors import APIError, ErrorCode
+from proxima_server.listening import listen, url
+
+ERROR_EVENT = 'data: {"error": {"message": "the worker broke", "type": "InternalServerError", "code": 500}}\n\n'
+
+
+@dataclass
+class _Receiver:
+    latest: dict[int, SchedulerSnapshot] = field(default_factory=dict)
+
+
+class FakeRuntime:
+    """Stands in for EngineRuntime; the test decides when it is ready or has failed."""
+
+    def __init__(self) -> None:
+        self.model = ResolvedModel(path_or_id="/models/fake", served_name="fake")
+        self.phase = EnginePhase.STARTING
+        self.failure: str | None = None
+        self.start_error: ProximaError | None = None
+        self.snapshot_receiver = _Receiver()
+        self.stopped = False
+        self._settled = asyncio.Event()
+
+    def start(self) -> None:
+        pass
+
+    async def wait(self) -> EnginePhase:
+        await self._settled.wait()
+        return self.phase
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def become_ready(self) -> None:
+        self.phase = EnginePhase.READY
+        self._settled.set()
+
+    def fail(self, cause: str) -> None:
+        self.phase = EnginePhase.FAILED
+        self.failure = cause
+        self._settled.set()
+
+
+class FakeServing:
+    """Answers what the test scripted, and notes whether its streams were closed."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = ['data: {"choices": [{"index": 0, "text": "!"}]}\n\n', "data: [DONE]\n\n"]
+        self.answers: Callable[[dict[str, Any]], bytes] = lambda _body: b"{}"
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.started = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def answer(self, path: str, body: dict[str, Any], request: Request) -> bytes | AsyncGenerator[str, None]:
+        if body.get("stream"):
+            return self._stream()
+        try:
+            self.started.set()
+            await self.hold.wait()
+            return self.answers(body)
+        finally:
+            self.ended.set()
+
+    async def _stream(self) -> AsyncGenerator[str, None]:
+        try:
+            for event in self.events:
+                yield event
+                self.started.set()
+                await self.hold.wait()
+        finally:
+            self.ended.set()
+
+    async def models(self) -> dict[str, Any]:
+        return {"object": "list", "data": [{"id": "fake"}, {"id": "org/adapter"}, {"id": "/srv/folder"}]}
+
+    def stream_error(self, event: str) -> APIError:
+        return APIError(ErrorCode.INTERNAL_ERROR, "the worker broke")
+
+    def known_fields(self, path: str) -> frozenset[str]:
+        return frozenset({"prompt", "max_tokens", "temperature", "n", "stream", "model"})
+
+    def schemas(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        return {"/v1/chat/completions": ({"$ref": "#/components/schemas/Chat", "$defs": {"Chat": {}}}, {})}
+
+
+@dataclass
+class FakeGateway:
+    runtime: FakeRuntime
+    serving: FakeServing
+    client: httpx.AsyncClient
+    stop: Callable[[], None]
+    """As SIGTERM does."""
+
+    async def ready(self) -> None:
+        """Let the engine become ready, and wait until HTTP says so."""
+        self.runtime.become_ready()
+        while (await self.client.get("/health/ready")).status_code != 200:
+            pass
+
+
+@contextlib.asynccontextmanager
+async def fake_gateway(**settings: Any) -> AsyncIterator[FakeGateway]:
+    """The real application on a real socket, over a fake engine that is still starting."""
+    runtime, serving = FakeRuntime(), FakeServing()
+
+    async def load_serving(_runtime: Any) -> FakeServing:
+        return serving
+
+    app = create_app(runtime, ProximaSettings(**settings), load_serving)  # type: ignore[arg-type]
+    stop = asyncio.Event()
+    with listen("127.0.0.1", 0) as socket:
+        running = asyncio.create_task(_serve(app, socket, stop))
+        async with httpx.AsyncClient(base_url=url(socket), trust_env=False, timeout=10) as client:
+            try:
+                yield FakeGateway(runtime, serving, client, stop.set)
+            finally:
+                serving.hold.set()
+                stop.set()
+                await running
+
+
+async def _serve(app: FastAPI, socket: socket.socket, stop: asyncio.Event) -> None:
+    """uvicorn without its signal handlers and without its tick, which would cost each test a tenth of a second."""
+    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup(sockets=[socket])
+    await stop.wait()
+    await server.shutdown(sockets=[socket])
+
+
+def snapshot(**changes: Any) -> SchedulerSnapshot:
+    """What a scheduler under some pressure reports, with `changes`."""
+    values: dict[str, Any] = {
+        "rank": 0,
+        "time_s": 0.0,
+        "step": 7,
+        "running": 3,
+        "waiting": {"blocks": {"default": 2}},
+        "blocks_total": 191,
+        "blocks_used": 100,
+        "blocks_peak": 120,
+        "output_tokens_per_s": 50.0,
+        "finished_per_s": 1.5,
+        "estimated_start_s": {"default": 4.0},
+        "backfills_total": 5,
+        "yields_total": {"recompute": 1},
+        "preemptions_total": 2,
+        "plan_time_s_total": 0.25,
+        "policy_state": "ok",
+        "policy_failures_total": 0,
+        "policy_last_error": "ValueError: no plan",
+    }
+    return SchedulerSnapshot(**{**values, **changes})

@@ -1,0 +1,180 @@
+"""Every error has the OpenAI shape, a string code, and names what is wrong."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from fake_gateway import fake_gateway
+from pydantic import BaseModel, Field, ValidationError
+
+from proxima_server.body import MAX_BODY_BYTES, validation_error
+from proxima_server.errors import KINDS, MAX_MESSAGE_CHARS, APIError, ErrorCode, code_of_status
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+
+
+def error_of(response: httpx.Response) -> dict[str, object]:
+    body = response.json()
+    assert set(body) == {"error"}
+    error = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["code"], str)
+    assert isinstance(error["message"], str)
+    return error
+
+
+def test_every_code_has_a_status_and_a_type():
+    assert set(KINDS) == set(ErrorCode)
+    assert all(400 <= kind.status < 600 for kind in KINDS.values())
+
+
+def test_every_status_has_a_code():
+    # Whatever status a library comes up with, clients get one of our codes; a client's mistake stays one.
+    for status in range(400, 600):
+        assert KINDS[code_of_status(status)].status // 100 == status // 100
+
+
+def test_a_message_never_quotes_a_whole_prompt():
+    assert len(APIError(ErrorCode.INVALID_VALUE, "x" * 1_000_000).message) == MAX_MESSAGE_CHARS
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "headers", "status", "code", "says"),
+    [
+        pytest.param("GET", "/nowhere", b"", {}, 404, "not_found", "/nowhere", id="unknown_route"),
+        pytest.param("GET", CHAT, b"", {}, 405, "method_not_allowed", "POST", id="wrong_method"),
+        pytest.param("POST", CHAT, b"{", JSON, 400, "invalid_json", "line 1", id="broken_json"),
+        pytest.param("POST", CHAT, b"[1]", JSON, 400, "invalid_json", "object", id="not_an_object"),
+        pytest.param("POST", CHAT, b'{"t": NaN}', JSON, 400, "invalid_json", "NaN", id="not_a_number"),
+        pytest.param("POST", CHAT, b"[" * 100_000, JSON, 400, "invalid_json", "", id="absurd_nesting"),
+        pytest.param("POST", CHAT, b"\xff", JSON, 400, "invalid_json", "", id="not_utf8"),
+        pytest.param(
+            "POST", CHAT, b"{}", {"content-type": "text/plain"}, 415, "invalid_content_type", "text/plain", id="text"
+        ),
+        pytest.param("GET", "/v1/models/none", b"", {}, 404, "model_not_found", "fake", id="unknown_model"),
+        pytest.param("POST", "/generate", b"{}", {}, 400, "missing_required_parameter", "prompt", id="no_prompt"),
+        pytest.param("POST", "/generate", b'{"prompt": 5}', {}, 400, "invalid_value", "prompt", id="prompt_no_text"),
+        pytest.param(
+            "POST",
+            "/generate",
+            b'{"prompt": "a", "tempature": 1}',
+            {},
+            400,
+            "unknown_parameter",
+            "tempature",
+            id="typo",
+        ),
+    ],
+)
+async def test_bad_request(method, path, content, headers, status, code, says):
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        response = await gateway.client.request(method, path, content=content, headers=headers)
+    assert response.status_code == status
+    error = error_of(response)
+    assert error["code"] == code
+    assert says in error["message"]
+
+
+async def test_wrong_method_names_the_right_one():
+    async with fake_gateway() as gateway:
+        assert (await gateway.client.delete("/v1/models")).headers["allow"] == "GET"
+
+
+async def test_body_larger_than_the_limit_is_refused():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        response = await gateway.client.post(CHAT, content=b" " * (MAX_BODY_BYTES + 1), headers=JSON)
+    assert response.status_code == 413
+    assert error_of(response)["code"] == "request_too_large"
+
+
+async def test_a_bug_answers_500_without_its_details():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.answers = fail_with_secret
+        response = await gateway.client.post(CHAT, json={})
+        # The gateway goes on.
+        assert (await gateway.client.get("/v1/models")).status_code == 200
+    assert response.status_code == 500
+    error = error_of(response)
+    assert error["code"] == "internal_error"
+    assert "secret" not in str(error["message"])
+
+
+def fail_with_secret(_body: object) -> bytes:
+    raise RuntimeError("secret")
+
+
+async def test_requests_while_loading_are_told_to_retry():
+    async with fake_gateway() as gateway:
+        response = await gateway.client.post(CHAT, json={})
+    assert response.status_code == 503
+    assert error_of(response)["code"] == "engine_unavailable"
+    assert int(response.headers["retry-after"]) > 0
+
+
+async def test_requests_after_the_engine_died_hear_the_cause_at_once():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.runtime.fail("EngineCore was killed by signal 9")
+        response = await gateway.client.post(CHAT, json={})
+    assert response.status_code == 503
+    error = error_of(response)
+    assert error["code"] == "engine_unavailable"
+    assert "signal 9" in str(error["message"])
+
+
+class _Text(BaseModel):
+    type: str = Field(pattern="^text$")
+
+
+class _Message(BaseModel):
+    role: str
+    content: str | list[_Text]
+
+
+class _Chat(BaseModel):
+    messages: list[_Message]
+    temperature: float = Field(1.0, ge=0)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code", "says"),
+    [
+        pytest.param({}, "messages", ErrorCode.MISSING_REQUIRED_PARAMETER, "'messages'", id="missing"),
+        pytest.param(
+            {"messages": [{"content": "a"}]},
+            "messages[0].role",
+            ErrorCode.MISSING_REQUIRED_PARAMETER,
+            "'messages[0].role'",
+            id="missing_inside",
+        ),
+        pytest.param(
+            {"messages": [], "temperature": -1}, "temperature", ErrorCode.INVALID_VALUE, "(got -1)", id="out_of_bounds"
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages[0].content",
+            ErrorCode.INVALID_VALUE,
+            "(got 5)",
+            id="no_member_of_the_union",
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages[0].content[0].type",
+            ErrorCode.INVALID_VALUE,
+            "'image'",
+            id="deep_inside_a_member",
+        ),
+        pytest.param({"messages": "x" * 10_000}, "messages", ErrorCode.INVALID_VALUE, "…", id="value_is_shown_in_part"),
+    ],
+)
+def test_validation_names_field_value_and_rule(body, param, code, says):
+    with pytest.raises(ValidationError) as caught:
+        _Chat.model_validate(body)
+    error = validation_error(caught.value, body)
+    assert (error.param, error.code) == (param, code)
+    assert says in error.message
+    assert len(error.message) < 300
