@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Annotated, Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from proxima_config.settings import CliFlag, ProximaSettings
@@ -43,9 +43,7 @@ class Key:
     @property
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the value: type, bounds, choices."""
-        schema = self._adapter().json_schema()
-        schema.pop("title", None)
-        return schema
+        return self._adapter.json_schema()
 
     def parse(self, value: object, *, text: bool) -> Any:
         """The checked value; raises ValueError with the rule that it breaks."""
@@ -53,12 +51,14 @@ class Key:
             value = value.lower()
         try:
             # YAML values must have the right type; a number in quotes is a mistake worth showing.
-            return self._adapter().validate_python(value, strict=not (text and isinstance(value, str)))
+            return self._adapter.validate_python(value, strict=not (text and isinstance(value, str)))
         except ValidationError as error:
             raise ValueError(_rule(error)) from error
 
+    @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        annotated: Any = Annotated[self.field.annotation, *self.field.metadata]
+        text = Field(description=self.field.description)
+        annotated: Any = Annotated[self.field.annotation, text, *self.field.metadata]
         return TypeAdapter(annotated)
 
 

@@ -49,7 +49,7 @@ class Flag:
 
         Raises ValueError with the rule that the value breaks.
         """
-        if value is None or (text and self.nullable and value in {"", "None", "null"}):
+        if value is None or (text and self.nullable and value in ("", "None", "null")):
             if not self.nullable:
                 raise ValueError("must not be null")
             return None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points, version
 
 from proxima_config.command import ENTRY_POINT_GROUP, Command
+from proxima_config.command_parser import CommandParser
 from proxima_config.errors import ProximaError
 
 INTERRUPTED = 130
@@ -16,14 +17,13 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    parser = _build_parser()
-    options = parser.parse_args(argv)
-    command: Command = options.command
     try:
+        options = _build_parser().parse_args(argv)
+        command: Command = options.command
         return command.run(options)
     except ProximaError as error:
         logging.getLogger(__name__).debug("traceback of the error below", exc_info=True)
-        print(f"proxima: error: {error}", file=sys.stderr)
+        sys.stderr.writelines(f"proxima: error: {line}\n" for line in str(error).splitlines())
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -33,11 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _build_parser() -> CommandParser:
+    parser = CommandParser(
         prog="proxima",
         description="OpenAI-compatible serving gateway over vLLM, scheduled by Proxima.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"proxima {version('proxima-gateway')}")
     words = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -49,7 +48,6 @@ def _build_parser() -> argparse.ArgumentParser:
             description=command.summary,
             epilog=f"examples:\n{command.examples}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
         )
         word.set_defaults(command=command)
         command.configure(word)
