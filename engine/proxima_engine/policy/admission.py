@@ -32,6 +32,8 @@ class _Draft:
     held: dict[str, Reason] = field(default_factory=dict)
     yields: list[tuple[str, YieldMode]] = field(default_factory=list)
     passed: list[WaitingRequest] = field(default_factory=list)
+    closed: bool = False
+    """A held request may be passed no more: nobody younger starts."""
     backfilled: int = 0
     last_started: SortKey | None = None
     taken_blocks: int = 0
@@ -81,16 +83,17 @@ class ReadySetPolicy:
             return request.not_ready
         if draft.slots <= 0:
             return Reason.SLOTS
-        if draft.passed and self._age_bound_reached(draft.passed[0], view.now_s):
+        if draft.closed:
             return Reason.BEHIND_HEAD
         blocks = self._blocks(request, draft, view)
         if blocks <= draft.free_blocks:
             draft.start(request, blocks)
             return None
-        if self._age_bound_reached(request, view.now_s) and self._make_room(request, blocks, draft, view):
-            draft.start(request, blocks)
-            return None
-        # The oldest one decides: those behind it may pass it as long as its bound is not reached.
+        if self._age_bound_reached(request, view.now_s):
+            if self._make_room(request, blocks, draft, view):
+                draft.start(request, blocks)
+                return None
+            draft.closed = True
         draft.passed.append(request)
         return Reason.BLOCKS
 

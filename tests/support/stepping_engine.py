@@ -1,0 +1,236 @@
+"""A real vLLM scheduler and KV-cache manager, stepped by hand: no model, no worker process, a clock of our own.
+
+The worker's place is taken by :class:`PagedMemory`, which writes each token into the block and offset that the
+scheduler names and checks, before "computing" a token, that every earlier position of that request still holds what
+the request's own text says. A block given to two requests, freed too early or missing from the output shows up as a
+wrong read, which on a real device would be silently wrong text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
+
+STEP_S = 0.05
+TINY_LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 1000,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "float32",
+}
+SCHEDULERS = {
+    ("proxima", False): ProximaScheduler,
+    ("proxima", True): ProximaAsyncScheduler,
+    ("native", False): Scheduler,
+    ("native", True): AsyncScheduler,
+}
+
+
+def engine_config(
+    folder: Path, *, overlap: bool = False, scheduler_options: dict[str, Any] | None = None, **engine: Any
+) -> VllmConfig:
+    """vLLM's configuration for a model that exists as a config file only; `overlap` keeps one step in flight."""
+    (folder / "config.json").write_text(json.dumps(TINY_LLAMA), encoding="utf-8")
+    flags: dict[str, Any] = {
+        "skip_tokenizer_init": True,
+        "block_size": 32,
+        "max_model_len": 2048,
+        "max_num_batched_tokens": 2048,
+        "max_num_seqs": 64,
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 1 << 20,
+        "additional_config": {"proxima": scheduler_options or {}},
+    }
+    config = EngineArgs(model=str(folder), **(flags | engine)).create_engine_config()
+    # The CPU platform switches asynchronous scheduling off; its scheduler needs no device to be stepped.
+    config.scheduler_config.async_scheduling = overlap
+    return config
+
+
+class PagedMemory:
+    """What the device would hold: per slot of each block a fingerprint of the text up to that position."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.slots: dict[tuple[int, int], int] = {}
+        self.tables: dict[str, list[int]] = {}
+        self._fingerprints: dict[str, list[int]] = {}
+
+    def take_tables(self, output: SchedulerOutput) -> None:
+        for new in output.scheduled_new_reqs:
+            self.tables[new.req_id] = list(new.block_ids[0])
+        cached = output.scheduled_cached_reqs
+        for request_id, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
+            if request_id in cached.resumed_req_ids:
+                self.tables[request_id] = list(blocks[0]) if blocks else []
+            elif blocks:
+                self.tables[request_id] += blocks[0]
+
+    def compute(self, request_id: str, tokens: list[int], start: int, end: int) -> None:
+        """Write positions start..end of a text, then read all of 0..end back."""
+        text = self._fingerprints.setdefault(request_id, [])
+        for token in tokens[len(text) : end]:
+            text.append(hash((text[-1] if text else 0, token)))
+        for position in range(start, end):
+            self.slots[self._slot(request_id, position)] = text[position]
+        for position in range(end):
+            held = self.slots.get(self._slot(request_id, position))
+            assert held == text[position], f"{request_id}: wrong KV at position {position}"
+
+    def _slot(self, request_id: str, position: int) -> tuple[int, int]:
+        return self.tables[request_id][position // self.block_size], position % self.block_size
+
+
+def next_token(tokens: list[int]) -> int:
+    """The "model": a fixed function of the text so far."""
+    return (sum(tokens[-8:]) * 31 + len(tokens)) % 997 + 1
+
+
+@dataclass
+class SteppingEngine:
+    """Steps a scheduler as the engine core does; asynchronous ones keep one step in flight."""
+
+    vllm_config: VllmConfig
+    blocks: int
+    kind: str = "proxima"
+    now_s: float = 1000.0
+    started_s: dict[str, float] = field(default_factory=dict)
+    start_order: list[str] = field(default_factory=list)
+    texts: dict[str, list[int]] = field(default_factory=dict)
+    ended: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config = self.vllm_config
+        block_size = config.cache_config.block_size
+        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
+        # One block more: vLLM keeps block 0 for itself.
+        pool = KVCacheConfig(
+            num_blocks=self.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+        )
+        config.cache_config.num_gpu_blocks = pool.num_blocks
+        hash_function = get_hash_fn_by_name("sha256")
+        init_none_hash(hash_function)
+        self._hasher = get_request_block_hasher(block_size, hash_function)
+        self._overlap = bool(config.scheduler_config.async_scheduling)
+        self.scheduler = SCHEDULERS[self.kind, self._overlap](
+            vllm_config=config,
+            kv_cache_config=pool,
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=block_size,
+            log_stats=True,
+        )
+        if isinstance(self.scheduler, ProximaScheduler):
+            self.scheduler.proxima_clock = lambda: self.now_s
+        self.memory = PagedMemory(block_size)
+        self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self._prompts: dict[str, list[int]] = {}
+
+    def add(self, request_id: str, prompt: list[int] | int, max_tokens: int, *, priority: int = 0) -> Request:
+        tokens = [len(self._prompts) + 1] * prompt if isinstance(prompt, int) else prompt
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=list(tokens),
+            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            pooling_params=None,
+            arrival_time=self.now_s + 1e-6 * len(self._prompts),
+            priority=priority,
+            block_hasher=self._hasher,
+        )
+        self._prompts[request_id] = list(tokens)
+        self.texts[request_id] = list(tokens)
+        self.scheduler.add_request(request)
+        return request
+
+    def abort(self, request_id: str) -> None:
+        if self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
+            self.ended[request_id] = "abort"
+
+    def step(self) -> SchedulerOutput:
+        output = self.scheduler.schedule()
+        for new in output.scheduled_new_reqs:
+            self.started_s.setdefault(new.req_id, self.now_s)
+            self.start_order.append(new.req_id)
+        self._in_flight.append((output, self._run(output)))
+        self.now_s += STEP_S
+        while len(self._in_flight) > int(self._overlap):
+            self._finish(*self._in_flight.popleft())
+        return output
+
+    def drain(self, max_steps: int = 10_000) -> None:
+        """Step until nobody is left."""
+        for _ in range(max_steps):
+            if self.scheduler.has_unfinished_requests():
+                self.step()
+            elif self._in_flight:
+                self._finish(*self._in_flight.popleft())
+            else:
+                return
+        unfinished = sorted(set(self._prompts) - set(self.ended))
+        message = f"not finished after {max_steps} steps: {unfinished}"
+        raise AssertionError(message)
+
+    @property
+    def free_blocks(self) -> int:
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def expected_text(self, request_id: str, output_tokens: int) -> list[int]:
+        """The text of a request that ran alone."""
+        tokens = list(self._prompts[request_id])
+        for _ in range(output_tokens):
+            tokens.append(next_token(tokens))
+        return tokens
+
+    def check_integrity(self) -> None:
+        """With nobody left, every block is free again."""
+        assert self.free_blocks == self.blocks, f"{self.blocks - self.free_blocks} blocks leaked"
+        assert not self.scheduler.waiting
+        assert len(self.scheduler.waiting) == 0
+        assert not self.scheduler.running
+
+    def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        self.memory.take_tables(output)
+        request_ids, sampled = [], []
+        starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        cached = output.scheduled_cached_reqs
+        starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        for request_id, count in output.num_scheduled_tokens.items():
+            text, end = self.texts[request_id], starts[request_id] + count
+            self.memory.compute(request_id, text, starts[request_id], end)
+            new = [next_token(text)] if end == len(text) else []
+            # The worker knows a sampled token before the scheduler does when a step is in flight.
+            text.extend(new)
+            request_ids.append(request_id)
+            sampled.append(new)
+        index = {request_id: position for position, request_id in enumerate(request_ids)}
+        return ModelRunnerOutput(req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled)
+
+    def _finish(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        for batch in self.scheduler.update_from_output(output, result).values():
+            for one in batch.outputs:
+                if one.finish_reason is not None:
+                    self.ended[one.request_id] = str(one.finish_reason)

@@ -1,0 +1,239 @@
+"""ProximaScheduler over vLLM's real KV-cache manager, stepped by hand with a clock of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stepping_engine import STEP_S, SteppingEngine, engine_config
+
+from proxima_engine.policy.admission import ReadySetPolicy
+from proxima_engine.policy.plan import Plan, Reason, YieldMode
+from proxima_engine.policy.view import StepView
+from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler, select_scheduler
+
+MAX_WAIT_S = 2.0
+Start = Callable[..., SteppingEngine]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    folder: Path = tmp_path_factory.mktemp("model")
+
+    def start(blocks: int = 40, kind: str = "proxima", *, overlap: bool = False, **flags: Any) -> SteppingEngine:
+        options = {"max_wait_s": MAX_WAIT_S, **flags.pop("scheduler_options", {})}
+        config = engine_config(folder, overlap=overlap, scheduler_options=options, **flags)
+        return SteppingEngine(config, blocks, kind)
+
+    return start
+
+
+def finish(engine: SteppingEngine) -> None:
+    """Everyone ends with the text it would have had alone, and no block is lost."""
+    engine.drain()
+    engine.check_integrity()
+    for request_id, text in engine.texts.items():
+        produced = len(text) - len(engine.expected_text(request_id, 0))
+        assert text == engine.expected_text(request_id, produced)
+
+
+def long_head_and_short_ones(engine: SteppingEngine) -> None:
+    engine.add("first", 32 * 20, 100)
+    engine.step()
+    engine.add("head", 32 * 30, 10)
+    for index in range(6):
+        engine.add(f"short{index}", 32, 20)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_short_requests_pass_a_head_that_does_not_fit(start: Start, overlap: bool) -> None:
+    engine = start(overlap=overlap)
+    long_head_and_short_ones(engine)
+    engine.step()
+    assert engine.start_order == ["first", *(f"short{index}" for index in range(6))]
+    assert engine.scheduler.proxima_plan.held == {"head": Reason.BLOCKS}
+    finish(engine)
+    assert set(engine.ended.values()) == {"length"}
+
+
+def test_native_lets_them_wait(start: Start) -> None:
+    engine = start(kind="native")
+    long_head_and_short_ones(engine)
+    engine.step()
+    assert engine.start_order == ["first"]
+    finish(engine)
+    assert engine.start_order[1] == "head"
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_a_stream_of_short_requests_delays_the_head_by_no_more_than_the_age_bound(start: Start, overlap: bool) -> None:
+    engine = start(overlap=overlap)
+    engine.add("blocker", 32 * 12, 8)
+    engine.step()
+    engine.add("head", 32 * 30, 10)
+    asked_s = engine.now_s
+    for index in range(60):
+        engine.add(f"short{index}", 32 * 2, 100)
+        engine.step()
+    assert engine.start_order.index("short5") < engine.start_order.index("head")
+    assert engine.started_s["head"] - asked_s <= MAX_WAIT_S + 2 * STEP_S
+    assert engine.scheduler._report.snapshot().yields_total["recompute"] > 0
+    finish(engine)
+
+
+def test_a_preempted_request_keeps_its_place(start: Start) -> None:
+    engine = start(blocks=12)
+    engine.add("old", 32 * 4, 120)
+    engine.add("young", 32 * 4, 120)
+    engine.step()
+    engine.add("newcomer", 32 * 4, 20)
+    while engine.scheduler._report.snapshot().preemptions_total == 0:
+        engine.step()
+    assert [request.request_id for request in engine.scheduler.waiting] == ["young", "newcomer"]
+    finish(engine)
+
+
+def test_priorities_are_kept_under_priority_scheduling(start: Start) -> None:
+    engine = start(blocks=12, scheduling_policy="priority")
+    engine.add("running", 32 * 9, 40)
+    engine.step()
+    engine.add("low", 32 * 2, 4, priority=5)
+    engine.add("high", 32 * 2, 4, priority=-5)
+    engine.step()
+    assert engine.start_order == ["running", "high"]
+    finish(engine)
+
+
+def test_shared_prefixes_count_once(start: Start) -> None:
+    """Two prompts share 20 of 21 blocks: together they need 23, and fit into 25 although 2 x 22 would not."""
+    engine = start(blocks=25)
+    prompt = list(range(1, 32 * 20 + 1))
+    engine.add("one", [*prompt, *[7] * 20], 30)
+    engine.step()
+    engine.add("two", [*prompt, *[8] * 20], 30)
+    engine.step()
+    assert engine.start_order == ["one", "two"]
+    finish(engine)
+
+
+class FailingPolicy:
+    """Raises where it is told to, plans as usual otherwise."""
+
+    def __init__(self, fails: Callable[[int], bool]) -> None:
+        self.calls = 0
+        self._fails = fails
+        self._inner = ReadySetPolicy(MAX_WAIT_S)
+
+    def plan(self, view: StepView) -> Plan:
+        self.calls += 1
+        if self._fails(self.calls):
+            message = "broken on purpose"
+            raise ValueError(message)
+        return self._inner.plan(view)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_one_policy_error_costs_one_plan_and_no_request(start: Start, overlap: bool) -> None:
+    engine = start(overlap=overlap)
+    engine.scheduler.proxima_policy = FailingPolicy(lambda call: call == 2)
+    long_head_and_short_ones(engine)
+    engine.step()
+    snapshot = engine.scheduler._report.snapshot()
+    assert (snapshot.policy_state, snapshot.policy_failures_total) == ("degraded", 1)
+    assert snapshot.policy_last_error == "ValueError: broken on purpose"
+    finish(engine)
+    assert engine.scheduler._report.snapshot().policy_state == "ok"
+
+
+def test_repeated_errors_switch_to_native_order_until_restart(start: Start) -> None:
+    engine = start()
+    policy = engine.scheduler.proxima_policy = FailingPolicy(lambda _: True)
+    long_head_and_short_ones(engine)
+    finish(engine)
+    assert engine.start_order[:2] == ["first", "head"]
+    assert engine.scheduler._report.snapshot().policy_state == "native"
+    assert policy.calls == 3
+
+
+def plan_of(**parts: Any) -> Callable[[StepView], Plan]:
+    return lambda view: Plan(**parts)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(Plan(order=("nobody",)), id="unknown_request"),
+        pytest.param(Plan(order=("head", "head")), id="named_twice"),
+        pytest.param(Plan(order=(), yields=(("head", YieldMode.RECOMPUTE),)), id="yields_while_waiting"),
+        pytest.param(Plan(order=(), yields=(("first", YieldMode.SWAP),)), id="unsupported_mode"),
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out_is_discarded_whole(start: Start, plan: Plan) -> None:
+    engine = start()
+    long_head_and_short_ones(engine)
+    engine.scheduler.proxima_policy.plan = lambda view: plan
+    engine.step()
+    assert engine.scheduler._report.snapshot().policy_failures_total == 1
+    assert [request.request_id for request in engine.scheduler.running] == ["first"]
+    finish(engine)
+
+
+def test_a_wrong_plan_cannot_stop_those_behind_it(start: Start) -> None:
+    """A plan that promises blocks which are not there: vLLM refuses, and the next step tries others first."""
+    engine = start()
+    long_head_and_short_ones(engine)
+    view_builder = engine.scheduler._view
+    honest = view_builder._exact_blocks
+    view_builder._exact_blocks = lambda request_id: 1 if request_id != view_builder._denied else honest(request_id)
+    engine.step()
+    assert engine.start_order == ["first"]
+    engine.step()
+    assert engine.start_order[1:] == [f"short{index}" for index in range(6)]
+    finish(engine)
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 700), st.integers(1, 60)),
+        st.tuples(st.just("abort"), st.integers(0, 40), st.just(0)),
+        st.tuples(st.just("step"), st.integers(1, 12), st.just(0)),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=actions, failing=st.sets(st.integers(1, 60), max_size=5), chunk=st.sampled_from([64, 2048]))
+def test_whatever_happens_texts_are_right_and_no_block_is_lost(
+    start: Start, overlap: bool, actions: list[tuple[str, int, int]], failing: set[int], chunk: int
+) -> None:
+    """Any sequence of arrivals, aborts and steps, long prefills in chunks, a policy that fails now and then."""
+    engine = start(blocks=30, overlap=overlap, max_num_batched_tokens=chunk, max_num_seqs=12)
+    engine.scheduler.proxima_policy = FailingPolicy(failing.__contains__)
+    names: list[str] = []
+    for action, number, tokens in actions:
+        if action == "add":
+            names.append(f"r{len(names)}")
+            engine.add(names[-1], number, tokens)
+        elif action == "abort" and number < len(names):
+            engine.abort(names[number])
+        elif action == "step":
+            for _ in range(number):
+                engine.step()
+    finish(engine)
+    assert set(engine.ended) == set(names)
+
+
+def test_the_factory_follows_the_final_configuration(start: Start) -> None:
+    for overlap, expected in ((False, ProximaScheduler), (True, ProximaAsyncScheduler)):
+        scheduler = start(overlap=overlap).scheduler
+        made = select_scheduler(
+            scheduler.vllm_config, scheduler.kv_cache_config, scheduler.structured_output_manager, block_size=32
+        )
+        assert type(made) is expected
