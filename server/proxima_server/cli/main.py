@@ -11,12 +11,14 @@ from importlib.metadata import entry_points, version
 from proxima_config.command import ENTRY_POINT_GROUP, Command
 from proxima_config.command_parser import CommandParser
 from proxima_config.errors import ProximaError
+from proxima_config.import_path import keep_repository_root_off_path
 
 INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    keep_repository_root_off_path()
     try:
         options = _build_parser().parse_args(argv)
         command: Command = options.command
