@@ -1,4 +1,4 @@
-"""`kernels` is a Hugging Face package that transformers looks for; our folder of that name must never be taken for it."""
+"""`kernels` is a Hugging Face package that transformers looks for; our folder must never be taken for it."""
 
 from __future__ import annotations
 

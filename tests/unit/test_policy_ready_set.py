@@ -76,6 +76,11 @@ def test_the_age_bound_starts_when_somebody_passes_and_not_at_arrival(policy: Re
     assert plan.order == ("small",)
 
 
+def test_a_bound_of_zero_keeps_arrival_order() -> None:
+    plan = ReadySetPolicy(0).plan(view(waiting("head", 1, 20), waiting("small", 2, 4), free=10))
+    assert plan.held == {"head": Reason.BLOCKS, "small": Reason.BEHIND_HEAD}
+
+
 def test_those_who_passed_give_their_blocks_back_once_the_bound_is_reached(policy: ReadySetPolicy) -> None:
     policy.plan(view(waiting("head", 5, 20), waiting("first", 6, 4), free=18, now_s=100.0))
     busy = (

@@ -104,15 +104,15 @@ class ReadySetPolicy:
         return view.exact_blocks(request.request_id)
 
     def _age_bound_reached(self, request: WaitingRequest, now_s: float) -> bool:
-        since = self._passed_since.get(request.request_id)
-        return since is not None and now_s - since >= self._max_wait_s
+        # A request that was never passed counts as passed just now, so that a bound of 0 means: not even once.
+        return now_s - self._passed_since.get(request.request_id, now_s) >= self._max_wait_s
 
     def _make_room(self, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
         """Let those who passed a request yield to it; False, and nothing changed, if that would not be enough."""
         victims: list[RunningRequest] = []
         free = draft.free_blocks
         already = {request_id for request_id, _ in draft.yields}
-        since = self._passed_since[request.request_id]
+        since = self._passed_since.get(request.request_id, view.now_s)
         # Strictly later: whoever ran before `since` was set, ran before the request was passed at all.
         for candidate in sorted(view.running, key=lambda running: running.started_s, reverse=True):
             if free >= blocks:
