@@ -30,7 +30,7 @@ async def until_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if not working.done():
             working.cancel()
             # Cancelling sends an abort to the engine; wait until it is sent.
-            await asyncio.wait({working})
+            await asyncio.gather(working, return_exceptions=True)
 
 
 async def _disconnect(request: Request) -> None:

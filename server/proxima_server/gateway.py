@@ -92,7 +92,7 @@ class Gateway:
         phase = self.phase.value
         message = {
             "starting": "The engine is still loading; retry soon",
-            "failed": f"The engine failed: {self.failure}",
+            "failed": f"Requests cannot be served: {self.failure}",
             "stopped": "The gateway is shutting down",
         }.get(phase, "The engine does not answer")
         return APIError(ErrorCode.ENGINE_UNAVAILABLE, message, headers={"Retry-After": _RETRY_AFTER_S.get(phase, "5")})

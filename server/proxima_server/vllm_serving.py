@@ -43,7 +43,9 @@ REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplemente
 
 SCHEMA_REF = "#/components/schemas/{model}"
 
-_CONTEXT_LENGTH = re.compile(r"maximum context length|longer than the maximum model length")
+_CONTEXT_LENGTH = re.compile(r"maximum context length|greater than max_model_len")
+# vLLM repeats in the message what `param` says.
+_PARAMETER_NOTE = re.compile(r" \(parameter=[^()]*\)$")
 
 
 @dataclass(frozen=True)
@@ -142,14 +144,14 @@ class VLLMServing:
         elif code is ErrorCode.INTERNAL_ERROR and self._runtime_died():
             return self._engine_died()
         headers = {"Retry-After": "1"} if isinstance(cause, GracefulHTTPError) else None
-        return APIError(code, error.message, param=error.param, headers=headers)
+        return APIError(code, _PARAMETER_NOTE.sub("", error.message), param=error.param, headers=headers)
 
     def _runtime_died(self) -> bool:
         return bool(self._state.engine_client.errored)
 
     def _engine_died(self) -> APIError:
-        cause = self._runtime.failure or "its process ended"
-        return APIError(ErrorCode.ENGINE_UNAVAILABLE, f"The engine failed: {cause}", headers={"Retry-After": "30"})
+        cause = self._runtime.failure or "the engine died"
+        return APIError(ErrorCode.ENGINE_UNAVAILABLE, f"Requests cannot be served: {cause}", headers={"Retry-After": "30"})
 
 
 async def load(runtime: EngineRuntime) -> VLLMServing:

@@ -6,6 +6,7 @@ import argparse
 
 from proxima_config import arguments
 from proxima_config.command import Command
+from proxima_server import listening, logs
 
 _EXAMPLES = """\
   proxima serve                                        the embedded model on http://127.0.0.1:8000
@@ -25,13 +26,12 @@ def _run(options: argparse.Namespace) -> int:
     loaded = arguments.load(options)
     settings = loaded.settings
 
-    # The web framework and the engine's runtime are imported only for the command that needs them.
-    from proxima_engine.models import resolve_model
-    from proxima_server import listening, logs, process
-
     logs.configure(settings.logging.level)
-    # First of all the port: preparing or finding a model can take long, and would be in vain.
+    # First of all the port: imports, and preparing or finding a model, can take long and would be in vain.
     with listening.listen(settings.server.host, settings.server.port) as socket:
+        from proxima_engine.models import resolve_model
+        from proxima_server import process
+
         revision = settings.engine.get("revision")
         model = resolve_model(settings.model, revision if isinstance(revision, str) else None)
         process.serve(loaded, model, socket)

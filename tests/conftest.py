@@ -1,0 +1,62 @@
+"""One real gateway for all tests marked `engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from gateway_process import GatewayProcess
+from tiny_model import write_tiny_model
+
+# A pool small enough to come under pressure, and a step small enough to split long prompts.
+SHARED_GATEWAY = [
+    "--preset",
+    "cpu-embedded",
+    "--num-gpu-blocks-override",
+    "192",
+    "--max-num-batched-tokens",
+    "512",
+]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--gateway",
+        metavar="URL",
+        help=f"run the engine tests against this gateway, started with: proxima serve {' '.join(SHARED_GATEWAY)}",
+    )
+
+
+@pytest.fixture(scope="session")
+def gateway_url(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base URL of the shared gateway, which serves the embedded model."""
+    running: str | None = pytestconfig.getoption("--gateway")
+    if running is not None:
+        yield running
+        return
+    with GatewayProcess(SHARED_GATEWAY, tmp_path_factory.mktemp("gateway") / "log") as gateway:
+        gateway.wait_ready()
+        yield gateway.url
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a generated model that loads at once and talks nonsense."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def http(gateway_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway_url, trust_env=False, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def sdk(gateway_url: str) -> Iterator[openai.OpenAI]:
+    """OpenAI's own client. It does not retry here: a request that fails is a failure."""
+    transport = httpx.Client(trust_env=False, timeout=120)
+    with openai.OpenAI(base_url=f"{gateway_url}/v1", api_key="none", max_retries=0, http_client=transport) as client:
+        yield client
