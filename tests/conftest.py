@@ -9,7 +9,11 @@ import httpx
 import openai
 import pytest
 from gateway_process import GatewayProcess
+from proxima_config.import_path import keep_repository_root_off_path
 from tiny_model import write_tiny_model
+
+# `python -m pytest` puts the repository root on the path.
+keep_repository_root_off_path()
 
 # A pool small enough to come under pressure, and a step small enough to split long prompts.
 SHARED_GATEWAY = [
