@@ -128,6 +128,8 @@ def metadata_of(field: Any) -> list[Any]:
 
 def kind_of(action: argparse.Action) -> tuple[str, bool]:
     """The kind of a flag's value, and whether vLLM's wrapper accepts "None"."""
+    if type(action).__name__ == "LoRAParserAction":
+        return "lora", True
     converter: Any = action.type
     nullable = False
     while converter is not None and converter.__name__ in {"_optional_type", "_parse_type"}:

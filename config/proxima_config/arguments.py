@@ -19,6 +19,8 @@ _USE_PROXIMA = "use_proxima"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --config, --preset, every key of the tree and every vLLM flag."""
+    # argparse would name each of the three hundred flags in the usage line.
+    parser.usage = parser.usage or "%(prog)s [flags]"
     layers = parser.add_argument_group("settings")
     layers.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
     layers.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(texts())}")
@@ -36,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
     """Adds the positional MODEL."""
+    parser.usage = "%(prog)s [MODEL] [flags]"
     parser.add_argument(
         _POSITIONAL_MODEL,
         metavar="MODEL",

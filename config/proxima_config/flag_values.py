@@ -156,6 +156,16 @@ def _typed_comma_list(value: JsonValue) -> JsonValue:
     return _text_comma_list(_typed_str(value))
 
 
+def _lora(value: JsonValue) -> JsonValue:
+    """An adapter: ``name=path``, or an object with these and maybe ``base_model_name``."""
+    if isinstance(value, str):
+        value = _load_json(value) if value.lstrip().startswith("{") else value
+    is_pair = isinstance(value, str) and "=" in value and "," not in value
+    if not is_pair and not (isinstance(value, dict) and {"name", "path"} <= value.keys()):
+        raise ValueError("must be name=path, or a mapping with name and path")
+    return value
+
+
 def _auto_or(read: Callable[[JsonValue], int]) -> Callable[[JsonValue], int]:
     def read_auto(value: JsonValue) -> int:
         return -1 if isinstance(value, str) and value.strip().lower() in {"-1", "auto"} else read(value)
@@ -184,6 +194,7 @@ _FROM_TEXT: dict[str, Callable[[str], JsonValue]] = {
     "config": _text_object,
     "json_or_str": _text_object_or_str,
     "comma_list": _text_comma_list,
+    "lora": _lora,
 }
 _FROM_TYPED: dict[str, Callable[[JsonValue], JsonValue]] = {
     "bool": _typed_bool,
@@ -197,5 +208,6 @@ _FROM_TYPED: dict[str, Callable[[JsonValue], JsonValue]] = {
     "config": _typed_object_or_text,
     "json_or_str": _typed_object_or_str,
     "comma_list": _typed_comma_list,
+    "lora": _lora,
 }
 KINDS = frozenset(_FROM_TEXT)

@@ -26,6 +26,10 @@ _KIND_SCHEMAS: dict[str, list[dict[str, Any]]] = {
     "json": [_OBJECT, _JSON_TEXT],
     "config": [_OBJECT, _JSON_TEXT],
     "json_or_str": [_OBJECT, _TEXT],
+    "lora": [
+        {"type": "string", "pattern": r"^([^,]*=[^,]*|\s*\{.*)$"},
+        {"type": "object", "required": ["name", "path"]},
+    ],
     "comma_list": [{"type": "array", "items": {"type": ["string", "integer"]}}, _TEXT],
 }
 
@@ -61,8 +65,7 @@ def flag_schema(flag: Flag) -> dict[str, Any]:
         loose = variants if flag.kind == "snake_str" else []
         variants = [{"enum": list(flag.choices)}, *loose]
     if flag.nargs == "+":
-        item = _any_of([*variants, _OBJECT])
-        variants = [*variants, {"type": "array", "items": item}]
+        variants = [*variants, {"type": "array", "items": _any_of(variants)}]
     if flag.nargs == "?":
         variants.append({"const": True})
     if flag.nullable:

@@ -138,8 +138,8 @@ def _in_sections(values: Mapping[str, FileValue], source: str, problems: list[st
         origin = f"{source}:{found.line}" if lines else source
         if key != ENGINE and key not in sections():
             yield _Raw(key, found.value, origin)
-        elif found.value is not None:
-            # A section with nothing below it is null, and fine.
+        elif found.value not in (None, {}):
+            # A section may have nothing below it.
             problems.append(f"{origin}: {key} must be a mapping of keys to values, not {found.value!r}")
 
 

@@ -82,11 +82,7 @@ class Flag:
         # vLLM's parser reads a list up to the next dash; such an item cannot be handed to it.
         if any(isinstance(item, str) and item.startswith("-") for item in items):
             raise ValueError("must not have items that start with a dash")
-        return [self._parse_item(item, text=text) for item in items]
-
-    def _parse_item(self, item: JsonValue, *, text: bool) -> JsonValue:
-        # --lora-modules takes name=path or a JSON object.
-        return item if isinstance(item, dict) else self._checked(read_value(self.kind, item, text=text))
+        return [self._checked(read_value(self.kind, item, text=text)) for item in items]
 
     def _checked(self, value: JsonValue) -> JsonValue:
         if self.choices is not None and value not in self.choices:
@@ -113,6 +109,12 @@ _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
 def load_flags() -> dict[str, Flag]:
     """All flags by their name in Python form (argparse's dest)."""
     return _described()[1]
+
+
+def by_group() -> dict[str, list[Flag]]:
+    """The flags in vLLM's own groups, those of no group last."""
+    titles = sorted({flag.group for flag in load_flags().values()}, key=lambda title: (title == "Other", title))
+    return {title: [flag for flag in load_flags().values() if flag.group == title] for title in titles}
 
 
 def vllm_version() -> str:
@@ -142,11 +144,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     Values stay texts: all layers are read by the same code, which names the origin of a bad value.
     """
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for flag in load_flags().values():
-        if flag.group not in groups:
-            groups[flag.group] = parser.add_argument_group(f"vLLM {flag.group}")
-        _add_argument(groups[flag.group], flag)
+    for title, flags in by_group().items():
+        group = parser.add_argument_group(f"vLLM {title}")
+        for flag in flags:
+            _add_argument(group, flag)
 
 
 def _add_argument(group: argparse._ArgumentGroup, flag: Flag) -> None:
@@ -166,7 +167,13 @@ def _add_argument(group: argparse._ArgumentGroup, flag: Flag) -> None:
 def _metavar(flag: Flag) -> str:
     if flag.choices and len(flag.choices) <= CHOICES_SHOWN:
         return "{" + ",".join(map(str, flag.choices)) + "}"
-    names = {"config": "JSON", "json": "JSON", "json_or_str": "JSON_OR_TEXT", "human_int_or_auto": "INT"}
+    names = {
+        "config": "JSON",
+        "json": "JSON",
+        "json_or_str": "JSON_OR_TEXT",
+        "human_int_or_auto": "INT",
+        "lora": "NAME=PATH",
+    }
     return names.get(flag.kind, flag.kind.rpartition("_")[2].upper())
 
 

@@ -39,10 +39,10 @@ def read_file(path: Path) -> dict[str, FileValue]:
 
 def parse_text(text: str, source: str) -> dict[str, FileValue]:
     """As ``read_file``, for text that is already at hand."""
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
-        if root is None:
+        if root is None or (isinstance(root, yaml.MappingNode) and not root.value):
             raise ConfigError(f"{source}: the file is empty; it must have at least one key")
         return dict(_values(loader, root, source))
     except yaml.MarkedYAMLError as error:
@@ -50,8 +50,8 @@ def parse_text(text: str, source: str) -> dict[str, FileValue]:
         raise ConfigError(f"{source}:{line}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from error
-    finally:
-        loader.dispose()
+    except RecursionError as error:
+        raise ConfigError(f"{source}: nested too deeply, or a part of itself") from error
 
 
 def _text_of(path: Path) -> str:
@@ -67,7 +67,7 @@ def _text_of(path: Path) -> str:
 
 def _values(loader: _Loader, root: yaml.Node, source: str) -> Iterator[tuple[str, FileValue]]:
     for name, line, node in _entries(root, source, "the file"):
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.MappingNode) and node.value:
             loader.flatten_mapping(node)
             for leaf, leaf_line, leaf_node in _entries(node, source, name):
                 _refuse_duplicates(leaf_node, source)
@@ -84,7 +84,8 @@ def _entries(node: yaml.Node, source: str, place: str) -> Iterator[tuple[str, in
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
-            raise ConfigError(f"{source}:{line}: a key must be a name, not {getattr(key, 'value', 'a collection')!r}")
+            what = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a collection"
+            raise ConfigError(f"{source}:{line}: a key must be a name, not {what}")
         name = key.value.replace("-", "_")
         if "." in name:
             raise ConfigError(f"{source}:{line}: {key.value}: write the part after the dot as a key one level below")

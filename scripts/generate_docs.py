@@ -1,0 +1,42 @@
+"""Write the generated pages under docs/, or check that they are fresh.
+
+.venv/bin/python scripts/generate_docs.py            # write
+.venv/bin/python scripts/generate_docs.py --check    # exit 1 and name the stale pages
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from proxima_config.reference import configuration_page
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+# Page below docs/ -> what renders it.
+PAGES: dict[str, Callable[[], str]] = {
+    "configuration.md": configuration_page,
+}
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--check", action="store_true", help="compare only")
+    check = options.parse_args().check
+    stale = []
+    for name, render in PAGES.items():
+        page, text = DOCS / name, render()
+        if page.exists() and page.read_text(encoding="utf-8") == text:
+            continue
+        if check:
+            stale.append(name)
+        else:
+            page.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"docs/{name} is stale: run `make docs`", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
