@@ -103,7 +103,7 @@ def load_settings(
     for raw in _from_hardware(merge.values, machine):
         if raw.key not in merge.values:
             merge.add([raw])
-    return LoadedSettings(_build(merge), MappingProxyType(_all_origins(merge.origins)), preset)
+    return LoadedSettings(_build(merge), _all_origins(merge.origins), preset)
 
 
 def _preset_name(
@@ -193,6 +193,5 @@ def _build(merge: _Merge) -> ProximaSettings:
         raise ConfigError("\n".join(rules)) from error
 
 
-def _all_origins(origins: Mapping[str, str]) -> dict[str, str]:
-    defaults = dict.fromkeys(keys(), DEFAULT_ORIGIN)
-    return defaults | dict(origins)
+def _all_origins(origins: dict[str, str]) -> dict[str, str]:
+    return dict.fromkeys(keys(), DEFAULT_ORIGIN) | origins
