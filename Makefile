@@ -39,9 +39,10 @@ check: setup-dev ## Lint, types, import rules, fresh locks and generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/lock.py --check
+	$(BIN)/python scripts/generate_docs.py --check
 
 lock: setup-dev ## Resolve requirements/ again from pyproject.toml
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python scripts/lock.py
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python scripts/lock.py --torch-index $(TORCH_INDEX)
 
 docs: setup-dev ## Write the generated pages under docs/
 	$(BIN)/python scripts/generate_docs.py

@@ -41,7 +41,7 @@ def fingerprint(extras: list[str]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def resolve(name: str) -> None:
+def resolve(name: str, torch_index: str) -> None:
     extras, constraints, cpu_torch = LOCKS[name]
     target = REQUIREMENTS / f"{name}.txt"
     command = ["uv", "pip", "compile", "pyproject.toml", "--python-version", "3.11", "--no-header", "--quiet"]
@@ -49,11 +49,9 @@ def resolve(name: str) -> None:
     command += [part for lock in constraints for part in ("--constraint", f"requirements/{lock}.txt")]
     command += ["--overrides", str(OVERRIDES.relative_to(ROOT))] if cpu_torch else []
     command += ["--no-emit-index-url", "--no-emit-find-links", "--annotation-style", "line"]
-    environment = dict(os.environ)
-    if not cpu_torch:
-        # A local folder of CPU wheels would win over the index: "2.13.0+cpu" satisfies "==2.13.0".
-        environment.pop("UV_FIND_LINKS", None)
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    # Only where CPU wheels are wanted: "2.13.0+cpu" satisfies "==2.13.0" too, and would win over the index.
+    command += ["--find-links", os.environ.get("PIP_FIND_LINKS", f"{torch_index}/torch/")] if cpu_torch else []
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if result.returncode:
         sys.exit(f"lock: cannot resolve {name}:\n{result.stderr}")
     lines = [f"{FINGERPRINT}{fingerprint(extras)}", f"# written by scripts/lock.py; extras: {', '.join(extras)}"]
@@ -74,6 +72,7 @@ def stale() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare fingerprints")
+    parser.add_argument("--torch-index", default="", help="where PyTorch's CPU wheels are, unless PIP_FIND_LINKS is set")
     parser.add_argument("names", nargs="*", choices=[*LOCKS, []], help="which locks to write (default: all)")
     arguments = parser.parse_args()
     if arguments.check:
@@ -83,7 +82,7 @@ def main() -> None:
         print("lock: requirements/ is fresh")
         return
     for name in arguments.names or LOCKS:
-        resolve(name)
+        resolve(name, arguments.torch_index)
 
 
 if __name__ == "__main__":
