@@ -72,7 +72,9 @@ def stale() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare fingerprints")
-    parser.add_argument("--torch-index", default="", help="where PyTorch's CPU wheels are, unless PIP_FIND_LINKS is set")
+    parser.add_argument(
+        "--torch-index", default="", help="where PyTorch's CPU wheels are, unless PIP_FIND_LINKS is set"
+    )
     parser.add_argument("names", nargs="*", choices=[*LOCKS, []], help="which locks to write (default: all)")
     arguments = parser.parse_args()
     if arguments.check:

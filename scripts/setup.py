@@ -156,7 +156,7 @@ def main():
     bin_folder = os.path.abspath(os.path.join(options.venv, "bin"))
     python, uv = os.path.join(bin_folder, "python"), os.path.join(bin_folder, "uv")
     environment = dict(uv_environment(python), VIRTUAL_ENV=os.path.abspath(options.venv))
-    if subprocess.call([python, "-m", "pip", "install", "--quiet", "--quiet", "--disable-pip-version-check", UV]):
+    if subprocess.call([python, "-m", "pip", "install", "-qq", "--retries", "1", "--disable-pip-version-check", UV]):
         fail("cannot install %s: no network, or the package index is unreachable (set PIP_INDEX_URL to a mirror)" % UV)
     print("proxima setup: installing requirements/%s.txt (about 3 GB, one to two minutes)" % lock, flush=True)
     if options.extra == "cpu":
