@@ -11,12 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from proxima_config.metrics_catalogue import metrics_page
 from proxima_config.reference import configuration_page
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 # Page below docs/ -> what renders it.
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_page,
+    "metrics.md": metrics_page,
 }
 
 

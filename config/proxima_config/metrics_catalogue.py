@@ -9,6 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+_PAGE_HEAD = """\
+# Metrics
+
+`GET /metrics` answers in Prometheus' text format. Every series of the table is present from the first scrape on, before
+the engine has loaded. vLLM's own metrics (`vllm:*`, under vLLM's own names) join when it has. The label `engine` is the
+data-parallel rank, as with vLLM's metrics.
+
+This page is generated from `config/proxima_config/metrics_catalogue.py` by `make docs`.
+
+| name | type | labels | unit | meaning |
+|---|---|---|---|---|
+"""
+
 
 class Kind(StrEnum):
     COUNTER = "counter"
@@ -144,3 +157,13 @@ METRICS: tuple[Metric, ...] = (
     POLICY_FAILURES,
     POLICY_STATE,
 )
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    rows = (
+        f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels) or 'none'} "
+        f"| {each.unit} | {each.help} |\n"
+        for each in METRICS
+    )
+    return _PAGE_HEAD + "".join(rows)

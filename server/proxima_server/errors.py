@@ -123,6 +123,11 @@ class APIError(Exception):
         return b"data: " + json.dumps(self.body()).encode() + b"\n\n"
 
 
+def internal_error() -> APIError:
+    """What a client hears about a bug: nothing of its details, which may hold other people's data."""
+    return APIError(ErrorCode.INTERNAL_ERROR, "Internal error; the server's log has the details")
+
+
 def code_of_status(status: int) -> ErrorCode:
     """The most general code for an HTTP status."""
     general = ErrorCode.INVALID_VALUE if status < 500 else ErrorCode.INTERNAL_ERROR
@@ -155,7 +160,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
 
 
 async def _answer_unexpected(_request: Request, _error: Exception) -> Response:
-    return APIError(ErrorCode.INTERNAL_ERROR, "Internal error; the server's log has the details").response()
+    return internal_error().response()
 
 
 def _bounded(message: str) -> str:

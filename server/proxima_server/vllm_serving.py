@@ -35,7 +35,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from proxima_engine.runtime import EngineRuntime
 from proxima_server.body import validation_error
-from proxima_server.errors import APIError, ErrorCode, code_of_status
+from proxima_server.errors import APIError, ErrorCode, code_of_status, internal_error
 from proxima_server.serving import Answer
 
 # Besides its own errors vLLM raises these for requests it cannot serve; anything else is a bug and stays one.
@@ -141,17 +141,16 @@ class VLLMServing:
             code = ErrorCode.MODEL_NOT_FOUND
         elif code is ErrorCode.INVALID_VALUE and _CONTEXT_LENGTH.search(error.message):
             code = ErrorCode.CONTEXT_LENGTH_EXCEEDED
-        elif code is ErrorCode.INTERNAL_ERROR and self._runtime_died():
-            return self._engine_died()
+        elif code is ErrorCode.INTERNAL_ERROR:
+            return self._engine_died() if self._state.engine_client.errored else internal_error()
         headers = {"Retry-After": "1"} if isinstance(cause, GracefulHTTPError) else None
         return APIError(code, _PARAMETER_NOTE.sub("", error.message), param=error.param, headers=headers)
 
-    def _runtime_died(self) -> bool:
-        return bool(self._state.engine_client.errored)
-
     def _engine_died(self) -> APIError:
         cause = self._runtime.failure or "the engine died"
-        return APIError(ErrorCode.ENGINE_UNAVAILABLE, f"Requests cannot be served: {cause}", headers={"Retry-After": "30"})
+        return APIError(
+            ErrorCode.ENGINE_UNAVAILABLE, f"Requests cannot be served: {cause}", headers={"Retry-After": "30"}
+        )
 
 
 async def load(runtime: EngineRuntime) -> VLLMServing:

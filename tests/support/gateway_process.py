@@ -62,9 +62,12 @@ class GatewayProcess:
     def wait_ready(self) -> None:
         self.wait_listening()
         with self.client() as client:
-            for _ in self._attempts():
-                if client.get("/health/startup").status_code == 200:
-                    return
+            self.wait_for(client, "/health/startup", 200)
+
+    def wait_for(self, client: httpx.Client, path: str, status: int) -> None:
+        for _ in self._attempts():
+            if client.get(path).status_code == status:
+                return
 
     def wait_exit(self) -> int:
         return self.process.wait(START_TIMEOUT_S)
@@ -90,4 +93,4 @@ class GatewayProcess:
                 break
             yield
             time.sleep(0.2)
-        raise AssertionError(f"the gateway did not start:\n{self.log()[-4000:]}")
+        raise AssertionError(f"the gateway did not get that far:\n{self.log()[-4000:]}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
+import sys
 
 from proxima_config import arguments
 from proxima_config.command import Command
@@ -27,6 +30,7 @@ def _run(options: argparse.Namespace) -> int:
     settings = loaded.settings
 
     logs.configure(settings.logging.level)
+    _silence_teardown()
     # First of all the port: imports, and preparing or finding a model, can take long and would be in vain.
     with listening.listen(settings.server.host, settings.server.port) as socket:
         from proxima_engine.models import resolve_model
@@ -36,6 +40,12 @@ def _run(options: argparse.Namespace) -> int:
         model = resolve_model(settings.model, revision if isinstance(revision, str) else None)
         process.serve(loaded, model, socket)
     return 0
+
+
+def _silence_teardown() -> None:
+    """Drop what native libraries print about their own leaks when the interpreter ends: the last line of a failed
+    start is its cause. Registered first, this is the last exit handler to run."""
+    atexit.register(lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno()))
 
 
 COMMAND = Command(
