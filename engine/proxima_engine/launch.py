@@ -9,17 +9,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from proxima_config.errors import ConfigError
+from proxima_config.hardware import detect
 from proxima_config.settings import ProximaSettings
 from proxima_config.vllm_flags import to_argv
 from proxima_engine import platform_cpu
 from proxima_engine.models import ResolvedModel
+from proxima_engine.root_cause import DIRECTORY_VARIABLE
+from proxima_engine.scheduling.options import SchedulerOptions
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SCHEDULER_FACTORY = "proxima_engine.scheduler.select_scheduler"
+# Expanded in the engine process, see SchedulerOptions.snapshot_endpoint.
+SNAPSHOT_ENDPOINT = f"ipc://${{{DIRECTORY_VARIABLE}}}/snapshot"
 CPU_WORKER = "proxima_engine.worker_cpu.ProximaCPUWorker"
 
 
-def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, snapshot_endpoint: str, on_cpu: bool) -> list[str]:
+def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool) -> list[str]:
     """The command line for vLLM's own parser.
 
     A scheduler or worker class that the user named wins over ours, with a warning: he asked for it, but the
@@ -48,7 +52,7 @@ def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, snapshot_end
             "engine.worker_cls=%s replaces the CPU worker: a request with `seed` can stop the engine",
             engine["worker_cls"],
         )
-    engine["additional_config"] = _additional_config(settings, snapshot_endpoint)
+    engine["additional_config"] = _additional_config(settings)
     return ["--model", model.path_or_id, *to_argv(engine)]
 
 
@@ -59,22 +63,18 @@ def _set_unless_named(engine: dict[str, Any], key: str, value: str, consequence:
         logger.warning("engine.%s=%s was given: %s", key, engine[key], consequence)
 
 
-def _additional_config(settings: ProximaSettings, snapshot_endpoint: str) -> dict[str, Any]:
+def _additional_config(settings: ProximaSettings) -> dict[str, Any]:
     """The user's own additional_config, plus what the scheduler in the engine process needs to know."""
     own = settings.engine.get("additional_config") or {}
-    if isinstance(own, str):
-        own = json.loads(own)
     if not isinstance(own, Mapping):
         raise ConfigError(f"engine.additional_config must be a JSON object, not {own!r}")
-    return {
-        **own,
-        "proxima": {
-            "snapshot_endpoint": snapshot_endpoint,
-            "snapshot_interval_s": settings.telemetry.snapshot_interval_s,
-            "max_wait_s": settings.scheduler.max_wait_s,
-            "max_policy_failures": settings.scheduler.max_policy_failures,
-        },
-    }
+    options = SchedulerOptions(
+        max_wait_s=settings.scheduler.max_wait_s,
+        max_policy_failures=settings.scheduler.max_policy_failures,
+        snapshot_endpoint=SNAPSHOT_ENDPOINT,
+        snapshot_interval_s=settings.telemetry.snapshot_interval_s,
+    )
+    return {**own, **options.as_additional_config()}
 
 
 def parse_engine_args(argv: list[str]) -> argparse.Namespace:
@@ -92,25 +92,36 @@ def parse_engine_args(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def build_client(args: argparse.Namespace, before_spawn: Callable[[], None]) -> AsyncLLM:
-    """Construct `AsyncLLM`; blocks until the engine processes are ready.
+def build(
+    settings: ProximaSettings, model: ResolvedModel, before_spawn: Callable[[], None]
+) -> tuple[AsyncLLM, argparse.Namespace]:
+    """Start an engine and wait until it is ready; returns it with vLLM's parsed arguments.
 
     ``before_spawn`` is called right before the first engine process is started; it may raise to call it off.
+    Raises ConfigError for settings that vLLM refuses or that are known to go wrong, and whatever vLLM raises when the
+    engine does not start.
     """
+    set_environment(settings)
+    on_cpu = prepare_platform(settings)
+    args = parse_engine_args(engine_argv(settings, model, on_cpu=on_cpu))
+
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
 
     engine_args = AsyncEngineArgs.from_cli_args(args)
     vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    if on_cpu:
+        platform_cpu.refuse_known_bad(platform_cpu.Numerics.of(vllm_config), detect().cpu_flags)
     before_spawn()
-    return AsyncLLM.from_vllm_config(
+    client = AsyncLLM.from_vllm_config(
         vllm_config=vllm_config,
         usage_context=UsageContext.OPENAI_API_SERVER,
         enable_log_requests=engine_args.enable_log_requests,
         aggregate_engine_logging=engine_args.aggregate_engine_logging,
         disable_log_stats=engine_args.disable_log_stats,
     )
+    return client, args
 
 
 def set_environment(settings: ProximaSettings) -> None:
@@ -126,6 +137,5 @@ def prepare_platform(settings: ProximaSettings) -> bool:
 
     on_cpu = bool(current_platform.is_cpu())
     if on_cpu:
-        platform_cpu.refuse_known_bad(settings.engine)
         platform_cpu.apply_defaults(settings.engine)
     return on_cpu

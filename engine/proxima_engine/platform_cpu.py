@@ -11,9 +11,14 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proxima_config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 logger = logging.getLogger(__name__)
 
@@ -70,21 +75,47 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     return None if limit == "max" or int(limit) <= 0 else int(limit) / int(period)
 
 
-def refuse_known_bad(engine: Mapping[str, object]) -> None:
-    """Raise ConfigError for combinations that are known to crash or to give wrong text on this platform."""
-    if engine.get("quantization") == "fp8":
+@dataclass(frozen=True)
+class Numerics:
+    """What vLLM finally made of flags and model, as far as it decides whether the text comes out right."""
+
+    dtype: str
+    compiled: bool
+    tensor_parallel_size: int
+    quantization: str | None
+
+    @classmethod
+    def of(cls, vllm_config: VllmConfig) -> Numerics:
+        from vllm.config import CompilationMode
+
+        return cls(
+            dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
+            compiled=vllm_config.compilation_config.mode != CompilationMode.NONE,
+            tensor_parallel_size=vllm_config.parallel_config.tensor_parallel_size,
+            quantization=vllm_config.model_config.quantization,
+        )
+
+
+def refuse_known_bad(numerics: Numerics, cpu_flags: frozenset[str]) -> None:
+    """Raise ConfigError for combinations that are known to crash or to give wrong text on this platform.
+
+    ``cpu_flags`` are those of /proc/cpuinfo.
+    """
+    if numerics.quantization == "fp8":
         raise ConfigError(
             "engine.quantization=fp8 does not work on CPU; leave it out, or use int8_per_channel_weight_only"
         )
-    dtype = engine.get("dtype") or "auto"
-    if dtype not in ("bfloat16", "auto", "half", "float16"):
+    if numerics.dtype != "bfloat16":
         return
-    if not engine.get("enforce_eager"):
+    if numerics.compiled:
         raise ConfigError(
-            f"engine.dtype={dtype} compiled by torch.compile gives wrong text on CPU; "
+            "bfloat16 compiled by torch.compile gives wrong text on CPU; "
             "set engine.enforce_eager=true or engine.dtype=float32"
         )
-    if _local_ranks({"tensor_parallel_size": engine.get("tensor_parallel_size")}) > 1:
+    if numerics.tensor_parallel_size > 1:
         raise ConfigError(
-            f"engine.dtype={dtype} with engine.tensor_parallel_size>1 gives wrong text on CPU; set engine.dtype=float32"
+            f"bfloat16 with engine.tensor_parallel_size={numerics.tensor_parallel_size} gives wrong text on CPU; "
+            "set engine.dtype=float32"
         )
+    if "sse2" in cpu_flags and "avx512f" not in cpu_flags:
+        logger.warning("bfloat16 is eight times slower than float32 on a CPU without AVX-512; set engine.dtype=float32")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from proxima_config.errors import EngineStartError, ProximaError
 
-DIRECTORY_VARIABLE = "PROXIMA_ENGINE_FAILURES"
+DIRECTORY_VARIABLE = "PROXIMA_ENGINE_DIRECTORY"
 # What vLLM logs with the exception that ends a process, deepest process first: a worker's error is the cause of the
 # error that its engine core reports after it.
 _FATAL = ("WorkerProc failed to start", "WorkerProc hit an exception", "EngineCore")
@@ -56,10 +56,6 @@ class FailureLog:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-
-    def install(self) -> None:
-        """Make the engine processes started from now on write here."""
-        os.environ[DIRECTORY_VARIABLE] = str(self._directory)
 
     def explain_start(self, error: BaseException) -> ProximaError:
         """Turn what the constructor raised into an error whose message is the root cause."""

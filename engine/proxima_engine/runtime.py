@@ -11,14 +11,17 @@ import asyncio
 import contextlib
 import enum
 import logging
+import os
 import shutil
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxima_config.errors import ProximaError
 from proxima_config.layering import LoadedSettings
+from proxima_config.settings import ProximaSettings
 from proxima_engine import launch, processes, root_cause
 from proxima_engine.models import ResolvedModel
 from proxima_engine.telemetry import SnapshotReceiver
@@ -34,6 +37,10 @@ STOP_GRACE_S = 5.0
 # the thread is a daemon and cannot start a process any more).
 LOADER_GRACE_S = 5.0
 KILL_INTERVAL_S = 0.2
+
+
+Build = Callable[[ProximaSettings, ResolvedModel, Callable[[], None]], "tuple[AsyncLLM, argparse.Namespace]"]
+"""Signature of :func:`proxima_engine.launch.build`."""
 
 
 class EnginePhase(enum.Enum):
@@ -54,7 +61,8 @@ class _CalledOffError(Exception):
 class EngineRuntime:
     """Owns the `AsyncLLM` and its processes. All methods are called on one event loop."""
 
-    def __init__(self, loaded: LoadedSettings, model: ResolvedModel) -> None:
+    def __init__(self, loaded: LoadedSettings, model: ResolvedModel, *, build: Build = launch.build) -> None:
+        self._build = build
         self.settings = loaded.settings
         self.model = model
         self.phase = EnginePhase.STARTING
@@ -66,8 +74,7 @@ class EngineRuntime:
         self._settled = asyncio.Event()
         self._directory = Path(tempfile.mkdtemp(prefix="proxima-"))
         self._failures = root_cause.FailureLog(self._directory)
-        self._endpoint = f"ipc://{self._directory}/snapshot"
-        self.snapshot_receiver = SnapshotReceiver(self._endpoint)
+        self.snapshot_receiver = SnapshotReceiver(f"ipc://{self._directory}/snapshot")
         self._processes = processes.ProcessGuard()
         self._tasks: list[asyncio.Task[None]] = []
         self._loader: threading.Thread | None = None
@@ -111,6 +118,8 @@ class EngineRuntime:
         self._tasks.append(asyncio.create_task(self.snapshot_receiver.run(), name="snapshot-receiver"))
         # Not an executor's thread: those are joined at interpreter exit, and this one may sit in a download.
         loop = asyncio.get_running_loop()
+        # The processes of the engine inherit it; the scheduler and the plugin in them read it.
+        os.environ[root_cause.DIRECTORY_VARIABLE] = str(self._directory)
         self._loader = threading.Thread(target=self._load, args=(loop,), name="engine-loader", daemon=True)
         self._loader.start()
 
@@ -118,7 +127,7 @@ class EngineRuntime:
         """Runs in the loader thread."""
         client: AsyncLLM | None = None
         try:
-            client = self._build()
+            client, self._args = self._build(self.settings, self.model, self._before_spawn)
             loop.call_soon_threadsafe(self._on_built, client)
         except BaseException as error:  # noqa: BLE001 - boundary of a thread: whatever ended it is reported
             if client is not None:
@@ -126,14 +135,6 @@ class EngineRuntime:
                 client.shutdown(timeout=0)
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(self._on_error, error)
-
-    def _build(self) -> AsyncLLM:
-        self._failures.install()
-        launch.set_environment(self.settings)
-        on_cpu = launch.prepare_platform(self.settings)
-        argv = launch.engine_argv(self.settings, self.model, snapshot_endpoint=self._endpoint, on_cpu=on_cpu)
-        self._args = launch.parse_engine_args(argv)
-        return launch.build_client(self._args, self._before_spawn)
 
     def _before_spawn(self) -> None:
         with self._spawn_gate:
@@ -159,17 +160,17 @@ class EngineRuntime:
         """From built to dead; cancelled by stop()."""
         self._processes.look()
         death = asyncio.create_task(processes.first_death(client))
+        # Doubles as the first message over the sockets, which starts vLLM's reader task on this loop: without that
+        # task "engine dead" messages would go unread until the first request.
+        greeting = asyncio.create_task(client.reset_mm_cache())
         try:
-            # Doubles as the first message over the sockets, which starts vLLM's reader task on this loop: without
-            # that task "engine dead" messages would go unread until the first request.
-            greeting = asyncio.create_task(client.reset_mm_cache())
             await asyncio.wait({greeting, death}, return_when=asyncio.FIRST_COMPLETED)
-            if not death.done():
-                greeting.result()
+            if not death.done() and greeting.exception() is None:
                 self.phase = EnginePhase.READY
                 self._settled.set()
-            await death
+                await death
         finally:
+            greeting.cancel()
             death.cancel()
         self._fail(self._failures.explain_death(await processes.exit_codes(client)))
         logger.error("%s", self.failure)
@@ -195,6 +196,7 @@ class EngineRuntime:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            self.snapshot_receiver.close()
             if self._client is not None:
                 self._processes.look()
                 await asyncio.to_thread(self._client.shutdown, timeout=self._stop_grace_s())

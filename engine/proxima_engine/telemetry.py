@@ -105,9 +105,12 @@ class SnapshotReceiver:
         try:
             while True:
                 self._accept(decoder, await self._socket.recv())
-        except asyncio.CancelledError:
-            self._context.destroy(linger=0)
-            raise
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the socket; also of one that run() never listened to."""
+        self._context.destroy(linger=0)
 
     def _accept(self, decoder: msgspec.msgpack.Decoder[SchedulerSnapshot], message: bytes) -> None:
         try:

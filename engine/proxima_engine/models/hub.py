@@ -19,12 +19,12 @@ def locate(model_id: str, revision: str | None = None) -> str:
     HF_ENDPOINT and HF_HUB_OFFLINE work as they do for huggingface_hub.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    from huggingface_hub.errors import (
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError is that of its HTTP library
         EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
-        HTTPError,  # type: ignore[attr-defined]  # of the HTTP library that this release of the hub client uses
+        HTTPError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,

@@ -18,7 +18,11 @@ class SchedulerOptions:
     max_policy_failures: int = 3
     """Policy errors in a row after which the scheduler keeps to arrival order until restart."""
     snapshot_endpoint: str = ""
-    """ZMQ address of the gateway's receiver; empty: nobody listens, nothing is sent."""
+    """ZMQ address of the gateway's receiver; empty: nobody listens, nothing is sent.
+
+    Environment variables in it are expanded in the engine process: the options are part of the key of vLLM's compile
+    cache, so an address that changes with every start must not stand here.
+    """
     snapshot_interval_s: float = 0.1
 
     @classmethod

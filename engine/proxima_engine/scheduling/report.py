@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -29,7 +30,8 @@ class SchedulerReport:
         self._interval_s = options.snapshot_interval_s
         self._publisher: SnapshotPublisher | None = None
         if options.snapshot_endpoint:
-            self._publisher = SnapshotPublisher(options.snapshot_endpoint, options.snapshot_interval_s)
+            endpoint = os.path.expandvars(options.snapshot_endpoint)
+            self._publisher = SnapshotPublisher(endpoint, options.snapshot_interval_s)
         self._plan = Plan(order=())
         self._steps = 0
         self._backfills = 0

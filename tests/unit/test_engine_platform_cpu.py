@@ -1,0 +1,128 @@
+"""Environment of the engine processes on CPU, and the combinations that are refused there."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxima_config.errors import ConfigError
+from proxima_engine import platform_cpu
+
+WIDE = frozenset({"sse2", "avx2", "avx512f"})
+
+
+@pytest.fixture
+def iomp(tmp_path, monkeypatch):
+    library = tmp_path / "libiomp5.so"
+    library.touch()
+    monkeypatch.setattr(platform_cpu, "_IOMP", library)
+    return str(library)
+
+
+def defaults(engine=None, environ=None, cpus=(0, 1), quota=None):
+    return platform_cpu.defaults(engine or {}, environ or {}, cpus=cpus, quota=quota)
+
+
+def test_all_allowed_cpus_compute(iomp):
+    assert defaults(cpus=(2, 5, 7)) == {
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "2,5,7",
+        "LD_PRELOAD": iomp,
+    }
+
+
+@pytest.mark.parametrize(
+    ("engine", "cpus", "binding"),
+    [
+        pytest.param({"tensor_parallel_size": 2}, (0, 1, 2, 3), "0,2|1,3", id="shared_out"),
+        pytest.param({"data_parallel_size": 2}, (0, 1), "0|1", id="data_parallel"),
+        pytest.param({"tensor_parallel_size": 3}, (0, 1), "0|1|0", id="more_ranks_than_cpus"),
+    ],
+)
+def test_ranks_share_the_cpus(engine, cpus, binding):
+    assert defaults(engine, cpus=cpus)["VLLM_CPU_OMP_THREADS_BIND"] == binding
+
+
+def test_a_cpu_quota_limits_threads_without_pinning_them():
+    wanted = defaults(cpus=range(64), quota=4.5)
+    assert (wanted["VLLM_CPU_OMP_THREADS_BIND"], wanted["OMP_NUM_THREADS"]) == ("nobind", "4")
+
+
+def test_the_users_own_environment_wins():
+    own = {
+        "VLLM_CPU_OMP_THREADS_BIND": "1",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+        "LD_PRELOAD": "/opt/libgomp.so.1",
+    }
+    assert defaults(environ=own) == {}
+
+
+def test_other_preloaded_libraries_stay(iomp):
+    assert defaults(environ={"LD_PRELOAD": "/opt/libtcmalloc.so"})["LD_PRELOAD"] == f"/opt/libtcmalloc.so:{iomp}"
+
+
+def test_without_intels_runtime_nothing_is_preloaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(platform_cpu, "_IOMP", tmp_path / "missing.so")
+    assert "LD_PRELOAD" not in defaults()
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        pytest.param({"cpu.max": "150000 100000"}, 1.5, id="v2"),
+        pytest.param({"cpu.max": "max 100000"}, None, id="v2_unlimited"),
+        pytest.param({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2.0, id="v1"),
+        pytest.param({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None, id="v1_unlimited"),
+        pytest.param({}, None, id="no_cgroup"),
+        pytest.param({"cpu.max": "nonsense"}, None, id="unreadable"),
+    ],
+)
+def test_cpu_quota_of_the_cgroup(tmp_path, files, quota):
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert platform_cpu.cpu_quota(tmp_path) == quota
+
+
+def numerics(dtype="float32", *, compiled=False, tensor_parallel_size=1, quantization=None):
+    return platform_cpu.Numerics(dtype, compiled, tensor_parallel_size, quantization)
+
+
+@pytest.mark.parametrize(
+    ("bad", "remedy"),
+    [
+        pytest.param(numerics("bfloat16", compiled=True), "enforce_eager=true", id="compiled_bfloat16"),
+        pytest.param(numerics("bfloat16", tensor_parallel_size=2), "dtype=float32", id="bfloat16_on_ranks"),
+        pytest.param(numerics(quantization="fp8"), "int8_per_channel_weight_only", id="fp8"),
+    ],
+)
+def test_known_bad_combinations_are_refused_with_a_remedy(bad, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        platform_cpu.refuse_known_bad(bad, WIDE)
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        pytest.param(numerics(compiled=True), id="compiled_float32"),
+        pytest.param(numerics(tensor_parallel_size=2), id="float32_on_ranks"),
+        pytest.param(numerics("bfloat16"), id="eager_bfloat16"),
+        pytest.param(numerics(quantization="int8_per_channel_weight_only"), id="int8"),
+    ],
+)
+def test_known_good_combinations_pass_in_silence(good, caplog):
+    platform_cpu.refuse_known_bad(good, WIDE)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("cpu_flags", "warned"),
+    [
+        pytest.param({"sse2", "avx2"}, True, id="avx2_only"),
+        pytest.param({"sse2", "avx512f"}, False, id="avx512"),
+        pytest.param({"asimd", "bf16"}, False, id="arm"),
+    ],
+)
+def test_slow_bfloat16_is_warned_about(cpu_flags, warned, caplog):
+    platform_cpu.refuse_known_bad(numerics("bfloat16"), frozenset(cpu_flags))
+    assert ("engine.dtype=float32" in caplog.text) is warned
