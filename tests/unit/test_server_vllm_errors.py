@@ -1,0 +1,115 @@
+"""Whatever vLLM raises or returns becomes an error of our taxonomy."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import vllm.exceptions
+from jinja2 import TemplateError
+from starlette.datastructures import State
+from vllm.entrypoints.serve import create_error_response
+from vllm.exceptions import VLLMClientError, VLLMError, VLLMServerError, VLLMValidationError
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from proxima_server.errors import APIError, ErrorCode
+from proxima_server.vllm_serving import VLLMServing
+
+PATH = "/v1/completions"
+ARGUMENTS: dict[type[VLLMError], tuple[Any, ...]] = {
+    vllm.exceptions.GracefulHTTPError: ("busy", HTTPStatus.SERVICE_UNAVAILABLE),
+    vllm.exceptions.LoRAAdapterNotFoundError: ("adapter", "/nowhere"),
+    vllm.exceptions.QueueOverflowError: (),
+    vllm.exceptions.MaxQueuedTokensError: (),
+    vllm.exceptions.ProfilerAlreadyActiveError: (),
+    EngineDeadError: (),
+}
+
+
+class _Handler:
+    """Stands in for vLLM's completion handler."""
+
+    def __init__(self, outcome: object) -> None:
+        self._outcome = outcome
+
+    async def create_completion(self, _parsed: object, _request: object) -> object:
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return self._outcome
+
+
+async def translated(outcome: object, *, dead: bool = False) -> APIError:
+    runtime = SimpleNamespace(failure="the engine died: EngineCore was ended by SIGKILL" if dead else None)
+    state = State({"openai_serving_completion": _Handler(outcome), "engine_client": SimpleNamespace(errored=dead)})
+    with pytest.raises(APIError) as caught:
+        await VLLMServing(runtime, state).answer(PATH, {"prompt": "a"}, None)  # type: ignore[arg-type]
+    return caught.value
+
+
+def _family(base: type[VLLMError]) -> list[type[VLLMError]]:
+    return [base, *(each for child in base.__subclasses__() for each in _family(child))]
+
+
+# Not those of parts of vLLM that happen to be imported, whose constructors differ.
+GENERAL = {
+    kind for kind in _family(VLLMError) if kind.__module__ in (vllm.exceptions.__name__, EngineDeadError.__module__)
+}
+
+
+@pytest.mark.parametrize("kind", sorted(GENERAL, key=lambda kind: kind.__name__))
+async def test_every_error_of_vllm_has_a_place(kind):
+    error = await translated(kind(*ARGUMENTS.get(kind, ("what went wrong",))))
+    if issubclass(kind, VLLMClientError):
+        assert 400 <= error.status < 500
+    if issubclass(kind, VLLMServerError):
+        assert error.status >= 500
+    assert error.message
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        pytest.param(ValueError("no such tool"), ErrorCode.INVALID_VALUE, id="value"),
+        pytest.param(NotImplementedError("no beam search"), ErrorCode.NOT_SUPPORTED, id="not_implemented"),
+        pytest.param(TemplateError("roles must alternate"), ErrorCode.INVALID_VALUE, id="chat_template"),
+        pytest.param(EngineGenerateError(), ErrorCode.INTERNAL_ERROR, id="one_request_failed"),
+        pytest.param(vllm.exceptions.QueueOverflowError(), ErrorCode.ENGINE_OVERLOADED, id="queue_is_full"),
+        pytest.param(
+            create_error_response("not here", status_code=HTTPStatus.NOT_FOUND, param="model"),
+            ErrorCode.MODEL_NOT_FOUND,
+            id="returned_instead_of_raised",
+        ),
+    ],
+)
+async def test_code(outcome, code):
+    assert (await translated(outcome)).code is code
+
+
+async def test_a_full_queue_says_when_to_retry():
+    assert "Retry-After" in (await translated(vllm.exceptions.QueueOverflowError())).headers
+
+
+async def test_a_dead_engine_is_named_as_the_cause():
+    for outcome in (EngineDeadError(), EngineGenerateError()):
+        error = await translated(outcome, dead=True)
+        assert error.code is ErrorCode.ENGINE_UNAVAILABLE
+        assert "SIGKILL" in error.message
+
+
+async def test_the_parameter_is_said_once():
+    error = await translated(VLLMValidationError("must be positive", parameter="top_k", value=-3))
+    assert (error.message, error.param) == ("must be positive", "top_k")
+
+
+async def test_a_bug_stays_a_bug():
+    state = State({"openai_serving_completion": _Handler(KeyError("x"))})
+    with pytest.raises(KeyError):
+        await VLLMServing(None, state).answer(PATH, {"prompt": "a"}, None)  # type: ignore[arg-type]
+
+
+async def test_a_model_without_the_task_is_not_supported():
+    with pytest.raises(APIError) as caught:
+        await VLLMServing(None, State()).answer(PATH, {"prompt": "a"}, None)  # type: ignore[arg-type]
+    assert caught.value.code is ErrorCode.NOT_SUPPORTED
