@@ -7,7 +7,6 @@ interval and rank. A lost message costs nothing, the next one carries the whole 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from contextlib import suppress
