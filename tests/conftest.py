@@ -9,8 +9,9 @@ import httpx
 import openai
 import pytest
 from gateway_process import GatewayProcess
-from proxima_config.import_path import keep_repository_root_off_path
 from tiny_model import write_tiny_model
+
+from proxima_config.import_path import keep_repository_root_off_path
 
 # `python -m pytest` puts the repository root on the path.
 keep_repository_root_off_path()

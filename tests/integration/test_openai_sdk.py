@@ -17,6 +17,8 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
+        # Without it the model is bound to call, but free in what it passes.
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},

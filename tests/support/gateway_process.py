@@ -15,7 +15,7 @@ import psutil
 
 PROXIMA = Path(sys.executable).with_name("proxima")
 
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 420
 """Far above the usual half a minute: several engines may be starting on two cores."""
 STOP_TIMEOUT_S = 60
 
