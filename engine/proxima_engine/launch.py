@@ -137,5 +137,6 @@ def prepare_platform(settings: ProximaSettings) -> bool:
 
     on_cpu = bool(current_platform.is_cpu())
     if on_cpu:
+        platform_cpu.refuse_quantization(settings.engine.get("quantization"))
         platform_cpu.apply_defaults(settings.engine)
     return on_cpu

@@ -1,4 +1,4 @@
-"""Defaults and fixes for vLLM's CPU build (docs/decisions/0002-cpu-platform-defaults.md has the measurements).
+"""Defaults and fixes for vLLM's CPU build (docs/decisions/0004-cpu-platform-defaults.md has the measurements).
 
 vLLM reserves one core for its scheduler process and binds the workers to the rest; on two cores half the machine then
 idles. Its CPU worker also wants Intel's OpenMP runtime preloaded, which has to be in the environment before the engine
@@ -101,10 +101,7 @@ def refuse_known_bad(numerics: Numerics, cpu_flags: frozenset[str]) -> None:
 
     ``cpu_flags`` are those of /proc/cpuinfo.
     """
-    if numerics.quantization == "fp8":
-        raise ConfigError(
-            "engine.quantization=fp8 does not work on CPU; leave it out, or use int8_per_channel_weight_only"
-        )
+    refuse_quantization(numerics.quantization)
     if numerics.dtype != "bfloat16":
         return
     if numerics.compiled:
@@ -119,3 +116,11 @@ def refuse_known_bad(numerics: Numerics, cpu_flags: frozenset[str]) -> None:
         )
     if "sse2" in cpu_flags and "avx512f" not in cpu_flags:
         logger.warning("bfloat16 is eight times slower than float32 on a CPU without AVX-512; set engine.dtype=float32")
+
+
+def refuse_quantization(method: object) -> None:
+    """Also called with the flag alone: vLLM's own complaint, about the dtype, comes first and leads astray."""
+    if method == "fp8":
+        raise ConfigError(
+            "engine.quantization=fp8 does not work on CPU; leave it out, or use int8_per_channel_weight_only"
+        )

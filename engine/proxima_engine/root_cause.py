@@ -97,7 +97,9 @@ def one_line(error: BaseException) -> str:
     entries = getattr(error, "errors", None)
     if callable(entries) and type(error).__name__ == "ValidationError":
         first = entries()[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'engine'}: {' '.join(str(first['msg']).split())}"
+        said = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
+        where = ".".join(map(str, first["loc"]))
+        return f"{where}: {said}" if where else said
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 STOP_GRACE_S = 5.0
 # How long stop() waits for a loader thread that has started no engine process (it may sit in an import or a download;
 # the thread is a daemon and cannot start a process any more).
-LOADER_GRACE_S = 5.0
+LOADER_GRACE_S = 2.0
 KILL_INTERVAL_S = 0.2
 
 

@@ -1,6 +1,6 @@
 """vLLM's CPU worker, with seeded sampling that survives chunked prefill.
 
-The reasons are in docs/decisions/0003-seeded-sampling-on-cpu.md.
+The reasons are in docs/decisions/0005-seeded-sampling-on-cpu.md.
 """
 
 from __future__ import annotations
