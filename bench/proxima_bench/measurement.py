@@ -1,0 +1,138 @@
+"""One measurement from beginning to end: probe, warm up, measure, report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import aiohttp
+
+from proxima_bench import client_health, server_metrics
+from proxima_bench.client import Client, connect
+from proxima_bench.exchange import Clock, Exchange, Outcome
+from proxima_bench.figures import figures
+from proxima_bench.loads import Api, Lengths, Load, Synthetic, Trace
+from proxima_bench.runner import Run, Runner
+from proxima_bench.target import Target
+from proxima_bench.tokens import Vocabulary
+from proxima_bench.workload import Workload, build
+from proxima_config.errors import ProximaError
+from proxima_config.forced_length import PROCESSOR
+
+Watch = Callable[[Runner], AbstractContextManager[None]]
+"""Shows the runner's progress while the context is open."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    report: dict[str, Any]
+    """The figures, ready for JSON."""
+    rows: list[dict[str, Any]]
+    """One for each request."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A connection to one target, and a load drawn for it; may be measured any number of times."""
+
+    client: Client
+    target: Target
+    load: Load
+    workload: Workload
+    clock: Clock
+    metrics_urls: Sequence[str]
+
+    async def measure(self, watch: Watch | None = None) -> Measurement:
+        """Raises ProximaError when the warm-up got no answer at all."""
+        runner = Runner(self.client, self.clock)
+        with watch(runner) if watch else nullcontext():
+            _check_warm_up(await runner.warm_up(self.load, self.workload.warmup), self.target)
+            fetches = [partial(self.client.text, url) for url in self.metrics_urls]
+            async with server_metrics.sampled(fetches) as server, client_health.watched() as health:
+                run = await runner.measure(self.load, self.workload.measured)
+        report = figures(run, self.load.slo)
+        report["client"] = health.report(run.exchanges)
+        report["server"] = server.report()
+        report["load"] = _described(self.load, self.target, self.workload, run)
+        report["warnings"] = _warnings(report)
+        return Measurement(report, [each.as_row(run.start_s, self.load.slo) for each in run.exchanges])
+
+
+@asynccontextmanager
+async def session(
+    target: Target,
+    load: Load,
+    *,
+    metrics_urls: Sequence[str] = (),
+    clock: Clock = time.perf_counter,
+    connector: aiohttp.BaseConnector | None = None,
+) -> AsyncIterator[Session]:
+    """Connects, finds out the model's name and the tokenizer's ways, and draws the load.
+
+    Without ``metrics_urls`` the target's own /metrics is read.
+    """
+    async with connect(target, clock, connector) as unnamed:
+        if target.model is None and load.api is not Api.GENERATE:
+            target = replace(target, model=await unnamed.first_model())
+        client = unnamed.for_target(target)
+        workload = await build(load, client.count_tokens)
+        yield Session(client, target, load, workload, clock, metrics_urls or [f"{target.root}/metrics"])
+
+
+def _check_warm_up(records: Sequence[Exchange], target: Target) -> None:
+    if records and all(record.error for record in records):
+        first = records[0]
+        raise ProximaError(f"{target.root} answered none of the warm-up requests: {first.code} {first.detail}".strip())
+
+
+def _described(load: Load, target: Target, workload: Workload, run: Run) -> dict[str, Any]:
+    """What was sent, in full, and how far the server kept to it."""
+    described = load.model_dump(mode="json")
+    described |= {
+        "arrivals": load.shape.describe(),
+        "url": target.root,
+        "model": target.model,
+        "prompt_lengths": _prompt_lengths(load, workload.vocabulary),
+        "missed_lengths": _missed_lengths(load, run),
+    }
+    return described
+
+
+def _prompt_lengths(load: Load, vocabulary: Vocabulary | None) -> str:
+    if not isinstance(load.prompts, Synthetic | Trace):
+        return "as given"
+    return "exact, by the server's tokenizer" if vocabulary and vocabulary.exact else "approximate"
+
+
+def _missed_lengths(load: Load, run: Run) -> int | None:
+    """Completed answers that did not have the length asked for; None where lengths are up to the model."""
+    if load.lengths is Lengths.NATURAL:
+        return None
+    cap = load.cap_tokens if load.lengths is Lengths.FORCED else None
+    return sum(
+        each.usage_tokens is not None and each.usage_tokens != min(each.wanted_tokens, cap or each.wanted_tokens)
+        for each in run.exchanges
+        if each.outcome is Outcome.COMPLETED
+    )
+
+
+def _warnings(report: dict[str, Any]) -> list[str]:
+    warnings = []
+    if reason := client_health.bottleneck(report["client"]):
+        warnings.append(
+            f"{reason}: it may be the bottleneck, and the server better than these figures. Use another machine for "
+            "the client, or fewer streams."
+        )
+    load, completed = report["load"], report["requests"][Outcome.COMPLETED]
+    if missed := load["missed_lengths"]:
+        cure = (
+            f"start the server with --logits-processors {PROCESSOR}, or use --lengths cap or natural"
+            if load["lengths"] == Lengths.FORCED
+            else "the server does not know ignore_eos, or its context is too short"
+        )
+        warnings.append(f"{missed} of {completed} answers did not have the length asked for: {cure}")
+    return warnings

@@ -1,0 +1,95 @@
+"""What the server's own `/metrics` says about a measurement, where there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+Fetch = Callable[[], Awaitable[str | None]]
+"""The text of /metrics; None where it cannot be had."""
+
+PREEMPTIONS, KV_USE, RUNNING, DEVICE = "preemptions", "kv_use", "running", "device_utilisation"
+# First name that the server has counts. Engines behind one server are added, or averaged for shares.
+_NAMES = {
+    PREEMPTIONS: ("vllm:num_preemptions_total",),
+    KV_USE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    RUNNING: ("vllm:num_requests_running",),
+    DEVICE: ("DCGM_FI_DEV_GPU_UTIL",),
+}
+_PERCENT = {"DCGM_FI_DEV_GPU_UTIL"}
+_SHARES = {KV_USE, DEVICE}
+_LINE = re.compile(
+    rf"^({'|'.join(name for names in _NAMES.values() for name in names)})(?:\{{.*\}})? (\S+)", re.MULTILINE
+)
+_INTERVAL_S = 0.5
+
+Sample = Mapping[str, float]
+
+
+@dataclass
+class ServerMetrics:
+    samples: list[Sample] = field(default_factory=list)
+
+    def report(self) -> dict[str, Any] | None:
+        """None when the server showed none of it."""
+        if not any(self.samples):
+            return None
+        preemptions = self._values(PREEMPTIONS)
+        return {
+            PREEMPTIONS: round(preemptions[-1] - preemptions[0]) if preemptions else None,
+            **{figure: self._gauge(figure) for figure in (KV_USE, RUNNING, DEVICE)},
+        }
+
+    def _values(self, figure: str) -> list[float]:
+        return [sample[figure] for sample in self.samples if figure in sample]
+
+    def _gauge(self, figure: str) -> dict[str, float] | None:
+        """Mean and maximum; without the first and last sample, when the server was idle, if there are others."""
+        values = self._values(figure)
+        values = values[1:-1] or values
+        return {"mean": fmean(values), "max": max(values)} if values else None
+
+
+@asynccontextmanager
+async def sampled(fetches: Sequence[Fetch]) -> AsyncIterator[ServerMetrics]:
+    """Samples at the beginning, twice a second while the body runs, and at its end."""
+    metrics = ServerMetrics([await _sample(fetches)])
+    sampler = asyncio.create_task(_keep_sampling(fetches, metrics.samples))
+    try:
+        yield metrics
+    finally:
+        sampler.cancel()
+        await asyncio.gather(sampler, return_exceptions=True)
+    metrics.samples.append(await _sample(fetches))
+
+
+def parse(text: str) -> dict[str, float]:
+    """The figures in one page of Prometheus' text format; shares from 0 to 1."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in _LINE.findall(text):
+        found[name].append(float(value) / (100 if name in _PERCENT else 1))
+    figures = {}
+    for figure, names in _NAMES.items():
+        values = next((found[name] for name in names if found[name]), None)
+        if values:
+            figures[figure] = fmean(values) if figure in _SHARES else sum(values)
+    return figures
+
+
+async def _keep_sampling(fetches: Sequence[Fetch], samples: list[Sample]) -> None:
+    while True:
+        await asyncio.sleep(_INTERVAL_S)
+        samples.append(await _sample(fetches))
+
+
+async def _sample(fetches: Sequence[Fetch]) -> Sample:
+    sample: dict[str, float] = {}
+    for text in await asyncio.gather(*(fetch() for fetch in fetches)):
+        sample |= parse(text or "")
+    return sample
