@@ -24,10 +24,6 @@ SHARED_GATEWAY = [
     "192",
     "--max-num-batched-tokens",
     "512",
-    # vLLM forces a tool call only when both are given.
-    "--enable-auto-tool-choice",
-    "--tool-call-parser",
-    "hermes",
 ]
 
 

@@ -19,7 +19,7 @@ from proxima_config.hardware import detect
 from proxima_config.settings import ProximaSettings
 from proxima_config.vllm_flags import to_argv
 from proxima_engine import platform_cpu
-from proxima_engine.models import ResolvedModel
+from proxima_engine.models import ResolvedModel, resolve_model
 from proxima_engine.root_cause import DIRECTORY_VARIABLE
 from proxima_engine.scheduling.options import SchedulerOptions
 
@@ -92,15 +92,15 @@ def parse_engine_args(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def build(
-    settings: ProximaSettings, model: ResolvedModel, before_spawn: Callable[[], None]
-) -> tuple[AsyncLLM, argparse.Namespace]:
-    """Start an engine and wait until it is ready; returns it with vLLM's parsed arguments.
+def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[AsyncLLM, argparse.Namespace]:
+    """Find or prepare the model, start an engine and wait until it is ready; returns it with vLLM's parsed arguments.
 
     ``before_spawn`` is called right before the first engine process is started; it may raise to call it off.
-    Raises ConfigError for settings that vLLM refuses or that are known to go wrong, and whatever vLLM raises when the
-    engine does not start.
+    Raises ModelError when there is no such model, ConfigError for settings that vLLM refuses or that are known to go
+    wrong, and whatever vLLM raises when the engine does not start.
     """
+    revision = settings.engine.get("revision")
+    model = resolve_model(settings.model, revision if isinstance(revision, str) else None)
     set_environment(settings)
     on_cpu = prepare_platform(settings)
     args = parse_engine_args(engine_argv(settings, model, on_cpu=on_cpu))

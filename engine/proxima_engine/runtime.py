@@ -1,7 +1,8 @@
 """Life of the engine: start in the background, watch, drain, stop.
 
-One thread loads (vLLM's constructor blocks for most of a minute), the event loop stays free, so that `/health` can say
-"starting" meanwhile. After that the engine processes are watched; the death of one turns the phase to FAILED at once.
+One thread loads (preparing a model and vLLM's constructor take a minute), the event loop stays free, so that `/health`
+can say "starting" meanwhile. After that the engine processes are watched; the death of one turns the phase to FAILED at
+once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from proxima_config.errors import ProximaError
 from proxima_config.layering import LoadedSettings
 from proxima_config.settings import ProximaSettings
 from proxima_engine import launch, processes, root_cause
-from proxima_engine.models import ResolvedModel
 from proxima_engine.telemetry import SnapshotReceiver
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ LOADER_GRACE_S = 2.0
 KILL_INTERVAL_S = 0.2
 
 
-Build = Callable[[ProximaSettings, ResolvedModel, Callable[[], None]], "tuple[AsyncLLM, argparse.Namespace]"]
+Build = Callable[[ProximaSettings, Callable[[], None]], "tuple[AsyncLLM, argparse.Namespace]"]
 """Signature of :func:`proxima_engine.launch.build`."""
 
 
@@ -61,10 +61,9 @@ class _CalledOffError(Exception):
 class EngineRuntime:
     """Owns the `AsyncLLM` and its processes. All methods are called on one event loop."""
 
-    def __init__(self, loaded: LoadedSettings, model: ResolvedModel, *, build: Build = launch.build) -> None:
+    def __init__(self, loaded: LoadedSettings, *, build: Build = launch.build) -> None:
         self._build = build
         self.settings = loaded.settings
-        self.model = model
         self.phase = EnginePhase.STARTING
         # One line for people; set when phase is FAILED.
         self.failure: str | None = None
@@ -127,7 +126,7 @@ class EngineRuntime:
         """Runs in the loader thread."""
         client: AsyncLLM | None = None
         try:
-            client, self._args = self._build(self.settings, self.model, self._before_spawn)
+            client, self._args = self._build(self.settings, self._before_spawn)
             loop.call_soon_threadsafe(self._on_built, client)
         except BaseException as error:  # noqa: BLE001 - boundary of a thread: whatever ended it is reported
             if client is not None:

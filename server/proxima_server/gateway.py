@@ -59,7 +59,7 @@ class Gateway:
         # What start-up left behind lives as long as the process: exempt it from the collector's longest pauses.
         gc.collect()
         gc.freeze()
-        _logger.info("ready: %s answers requests", self.runtime.model.served_name)
+        _logger.info("ready: %s answers requests", self.settings.model)
 
     async def stop(self) -> None:
         self._serving = None

@@ -13,7 +13,6 @@ import uvicorn
 import uvloop
 
 from proxima_config.layering import LoadedSettings
-from proxima_engine.models import ResolvedModel
 from proxima_engine.runtime import EngineRuntime
 from proxima_server.app import create_app
 from proxima_server.gateway import Gateway
@@ -36,15 +35,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(loaded: LoadedSettings, model: ResolvedModel, listening: socket.socket) -> None:
+def serve(loaded: LoadedSettings, listening: socket.socket) -> None:
     """Serve until SIGTERM or SIGINT. Raises ProximaError, with the root cause, if the engine cannot start."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(loaded, model, listening))
+        runner.run(_serve(loaded, listening))
 
 
-async def _serve(loaded: LoadedSettings, model: ResolvedModel, listening: socket.socket) -> None:
+async def _serve(loaded: LoadedSettings, listening: socket.socket) -> None:
     settings = loaded.settings
-    app = create_app(EngineRuntime(loaded, model), settings)
+    app = create_app(EngineRuntime(loaded), settings)
     gateway: Gateway = app.state.gateway
     server = _Server(
         uvicorn.Config(
@@ -60,7 +59,7 @@ async def _serve(loaded: LoadedSettings, model: ResolvedModel, listening: socket
     _logger.info(
         "Proxima on %s: model %s, scheduler %s, preset %s; loading the engine",
         url(listening),
-        model.served_name,
+        settings.model,
         settings.scheduler.kind,
         loaded.preset,
     )

@@ -15,7 +15,6 @@ from fastapi import FastAPI, Request
 
 from proxima_config.errors import ProximaError
 from proxima_config.settings import ProximaSettings
-from proxima_engine.models import ResolvedModel
 from proxima_engine.runtime import EnginePhase
 from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_server.app import create_app
@@ -34,7 +33,6 @@ class FakeRuntime:
     """Stands in for EngineRuntime; the test decides when it is ready or has failed."""
 
     def __init__(self) -> None:
-        self.model = ResolvedModel(path_or_id="/models/fake", served_name="fake")
         self.phase = EnginePhase.STARTING
         self.failure: str | None = None
         self.start_error: ProximaError | None = None

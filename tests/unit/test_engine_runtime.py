@@ -13,7 +13,6 @@ from fake_engine import FakeBuild
 
 from proxima_config.errors import ConfigError, EngineStartError
 from proxima_config.layering import load_settings
-from proxima_engine.models import ResolvedModel
 from proxima_engine.runtime import EnginePhase, EngineRuntime, EngineUnavailable
 
 
@@ -25,7 +24,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def runtime(build) -> EngineRuntime:
-    return EngineRuntime(load_settings(environ={}), ResolvedModel("/nowhere", "m"), build=build)
+    return EngineRuntime(load_settings(environ={}), build=build)
 
 
 async def test_ready_then_stopped_and_nothing_left(temporary):

@@ -33,12 +33,9 @@ def _run(options: argparse.Namespace) -> int:
     _silence_teardown()
     # First of all the port: imports, and preparing or finding a model, can take long and would be in vain.
     with listening.listen(settings.server.host, settings.server.port) as socket:
-        from proxima_engine.models import resolve_model
         from proxima_server import process
 
-        revision = settings.engine.get("revision")
-        model = resolve_model(settings.model, revision if isinstance(revision, str) else None)
-        process.serve(loaded, model, socket)
+        process.serve(loaded, socket)
     return 0
 
 

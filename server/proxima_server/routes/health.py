@@ -44,7 +44,7 @@ def _report(gateway: Gateway, *, ok: bool) -> Response:
     body: dict[str, Any] = {
         "status": "ok" if ok else "unavailable",
         "phase": gateway.phase.value,
-        "model": gateway.runtime.model.served_name,
+        "model": gateway.settings.model,
         "scheduler": {"kind": gateway.settings.scheduler.kind, "policy": gateway.policy_state()},
         "failure": gateway.failure,
     }
