@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,14 +28,30 @@ _IOMP = Path(sys.prefix) / "lib" / "libiomp5.so"
 
 def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, str] = os.environ) -> None:
     """Set what the engine processes inherit; variables the user has set win."""
-    for name, value in defaults(engine, environ, cpus=sorted(os.sched_getaffinity(0)), quota=cpu_quota()).items():
-        environ[name] = value
+    cpus = sorted(os.sched_getaffinity(0))
+    environ.update(defaults(engine, environ, cpus=cpus, quota=cpu_quota(), libraries=present_libraries()))
+
+
+def present_libraries() -> list[str]:
+    """The libraries vLLM's CPU guide wants preloaded, as far as this machine has them."""
+    malloc = find_library("tcmalloc_minimal") or find_library("tcmalloc")
+    openmp = [str(_IOMP)] if _IOMP.exists() else []
+    return [*([malloc] if malloc else []), *openmp]
 
 
 def defaults(
-    engine: Mapping[str, object], environ: Mapping[str, str], *, cpus: Sequence[int], quota: float | None
+    engine: Mapping[str, object],
+    environ: Mapping[str, str],
+    *,
+    cpus: Sequence[int],
+    quota: float | None,
+    libraries: Sequence[str],
 ) -> dict[str, str]:
-    """The variables to set, given the CPU ids this process may use and the number of CPUs its cgroup pays for."""
+    """The variables to set.
+
+    ``cpus`` are the ids this process may use, ``quota`` is the number of CPUs its cgroup pays for, ``libraries`` are
+    those to preload.
+    """
     wanted = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
     if quota is not None and quota < len(cpus):
         # Pinning would put every container with a quota onto the same first cores of the machine.
@@ -42,10 +59,20 @@ def defaults(
         wanted["OMP_NUM_THREADS"] = str(max(1, int(quota) // _local_ranks(engine)))
     else:
         wanted["VLLM_CPU_OMP_THREADS_BIND"] = _binding(cpus, _local_ranks(engine))
-    preload = environ.get("LD_PRELOAD", "")
-    if "libiomp" not in preload and "libgomp" not in preload and _IOMP.exists():
-        wanted["LD_PRELOAD"] = f"{preload}:{_IOMP}".lstrip(":")
-    return {name: value for name, value in wanted.items() if name == "LD_PRELOAD" or name not in environ}
+    chosen = {name: value for name, value in wanted.items() if name not in environ}
+    own = [entry for entry in environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if entry]
+    kinds = {_kind(entry) for entry in own}
+    if added := [library for library in libraries if _kind(library) not in kinds]:
+        chosen["LD_PRELOAD"] = ":".join([*own, *added])
+    return chosen
+
+
+def _kind(library: str) -> str:
+    """What only one of may be loaded: an OpenMP runtime, an allocator."""
+    name = Path(library).name
+    if name.startswith(("libiomp", "libomp", "libgomp")):
+        return "openmp"
+    return "malloc" if name.startswith(("libtcmalloc", "libjemalloc", "libmimalloc")) else name
 
 
 def _binding(cpus: Sequence[int], ranks: int) -> str:

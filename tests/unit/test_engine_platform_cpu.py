@@ -10,24 +10,15 @@ from proxima_engine import platform_cpu
 WIDE = frozenset({"sse2", "avx2", "avx512f"})
 
 
-@pytest.fixture
-def iomp(tmp_path, monkeypatch):
-    library = tmp_path / "libiomp5.so"
-    library.touch()
-    monkeypatch.setattr(platform_cpu, "_IOMP", library)
-    return str(library)
+TCMALLOC, IOMP = "libtcmalloc_minimal.so.4", "/venv/lib/libiomp5.so"
 
 
-def defaults(engine=None, environ=None, cpus=(0, 1), quota=None):
-    return platform_cpu.defaults(engine or {}, environ or {}, cpus=cpus, quota=quota)
+def defaults(engine=None, environ=None, cpus=(0, 1), quota=None, libraries=()):
+    return platform_cpu.defaults(engine or {}, environ or {}, cpus=cpus, quota=quota, libraries=libraries)
 
 
-def test_all_allowed_cpus_compute(iomp):
-    assert defaults(cpus=(2, 5, 7)) == {
-        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
-        "VLLM_CPU_OMP_THREADS_BIND": "2,5,7",
-        "LD_PRELOAD": iomp,
-    }
+def test_all_allowed_cpus_compute():
+    assert defaults(cpus=(2, 5, 7)) == {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": "2,5,7"}
 
 
 @pytest.mark.parametrize(
@@ -48,21 +39,24 @@ def test_a_cpu_quota_limits_threads_without_pinning_them():
 
 
 def test_the_users_own_environment_wins():
-    own = {
-        "VLLM_CPU_OMP_THREADS_BIND": "1",
-        "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
-        "LD_PRELOAD": "/opt/libgomp.so.1",
-    }
+    own = {"VLLM_CPU_OMP_THREADS_BIND": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "1"}
     assert defaults(environ=own) == {}
 
 
-def test_other_preloaded_libraries_stay(iomp):
-    assert defaults(environ={"LD_PRELOAD": "/opt/libtcmalloc.so"})["LD_PRELOAD"] == f"/opt/libtcmalloc.so:{iomp}"
-
-
-def test_without_intels_runtime_nothing_is_preloaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(platform_cpu, "_IOMP", tmp_path / "missing.so")
-    assert "LD_PRELOAD" not in defaults()
+@pytest.mark.parametrize(
+    ("present", "own", "preloaded"),
+    [
+        pytest.param([TCMALLOC, IOMP], "", f"{TCMALLOC}:{IOMP}", id="both"),
+        pytest.param([IOMP], "", IOMP, id="one"),
+        pytest.param([], "", None, id="neither"),
+        pytest.param([TCMALLOC, IOMP], "/opt/libx.so", f"/opt/libx.so:{TCMALLOC}:{IOMP}", id="others_stay"),
+        pytest.param([IOMP], "/opt/libgomp.so.1", None, id="own_openmp_wins"),
+        pytest.param([TCMALLOC, IOMP], "/opt/libjemalloc.so.2", f"/opt/libjemalloc.so.2:{IOMP}", id="own_malloc_wins"),
+        pytest.param([IOMP], "a.so b.so", f"a.so:b.so:{IOMP}", id="separated_by_spaces"),
+    ],
+)
+def test_libraries_that_are_present_are_preloaded(present, own, preloaded):
+    assert defaults(environ={"LD_PRELOAD": own}, libraries=present).get("LD_PRELOAD") == preloaded
 
 
 @pytest.mark.parametrize(
