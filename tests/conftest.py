@@ -11,6 +11,7 @@ import pytest
 from gateway_process import GatewayProcess
 from tiny_model import write_tiny_model
 
+from proxima_config.forced_length import PROCESSOR
 from proxima_config.import_path import keep_repository_root_off_path
 
 # `python -m pytest` puts the repository root on the path.
@@ -24,6 +25,9 @@ SHARED_GATEWAY = [
     "192",
     "--max-num-batched-tokens",
     "512",
+    # Does nothing to requests that do not ask for a length.
+    "--logits-processors",
+    PROCESSOR,
 ]
 
 

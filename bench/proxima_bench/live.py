@@ -24,7 +24,9 @@ def watching(runner: Runner, console: Console) -> Iterator[None]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[state]}"),
     )
-    with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
+    with Progress(
+        *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
+    ) as bar:
         drawing = asyncio.get_running_loop().create_task(_draw(runner, bar))
         try:
             yield

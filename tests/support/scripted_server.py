@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from proxima_bench.loads import Load
-from proxima_bench.measurement import Measurement, session
+from proxima_bench.measurement import Measurement, Watch, session
 from proxima_bench.target import Target
 
 HANG = float("inf")
@@ -174,11 +174,11 @@ async def serving(server: ScriptedServer, socket: Path) -> AsyncIterator[aiohttp
         await runner.cleanup()
 
 
-async def measure(server: ScriptedServer, load: Load, folder: Path) -> Measurement:
+async def measure(server: ScriptedServer, load: Load, folder: Path, watch: Watch | None = None) -> Measurement:
     """One measurement whose clock is the loop's own."""
     clock = asyncio.get_running_loop().time
     async with (
         serving(server, folder / "socket") as connector,
         session(Target("http://scripted"), load, clock=clock, connector=connector) as connected,
     ):
-        return await connected.measure()
+        return await connected.measure(watch)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+from functools import partial
 
+import aiohttp
 import pytest
+from rich.console import Console
 from scripted_server import HANG, Script, ScriptedServer, measure
 from virtual_time import run
 
-from proxima_bench import loads
+from proxima_bench import live, loads
+from proxima_bench.measurement import session
+from proxima_bench.target import Target
 from proxima_config.errors import ProximaError
 from proxima_config.forced_length import FIELD
 
@@ -113,13 +120,6 @@ def test_the_message_of_an_error_is_in_the_log(bench):
 
 
 def test_nobody_listening(tmp_path):
-    import asyncio
-
-    import aiohttp
-
-    from proxima_bench.measurement import session
-    from proxima_bench.target import Target
-
     async def refused():
         connector = aiohttp.UnixConnector(str(tmp_path / "nobody"))
         target = Target("http://nobody", model="m")
@@ -269,3 +269,19 @@ def test_what_the_server_says_about_itself(bench):
         "running": {"mean": 1.5, "max": 2.0},
         "device_utilisation": None,
     }
+
+
+def test_progress_shows_how_far_it_is(tmp_path):
+    def script(number, _):
+        return Script(status=500) if number == 2 else Script((1.125,))
+
+    server = ScriptedServer(script)
+    load = loads.build({"requests": 4, "warmup": 1, "shape": {"kind": "closed", "concurrency": 1}})
+    console = Console(file=io.StringIO(), force_terminal=True, width=150, color_system=None)
+    run(measure(server, load, tmp_path, partial(live.watching, console=console)))
+    shown = console.file.getvalue()
+    assert "warm-up" in shown
+    assert "0/4" in shown
+    assert "3/4" in shown
+    assert "1 in flight" in shown
+    assert "1 errors" in shown

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, pvariance
 
 import pytest
@@ -262,3 +263,8 @@ def test_a_preset_that_is_mistyped():
 def test_a_wrong_value_is_named():
     with pytest.raises(ConfigError, match=r"requests: .*greater than or equal to 1 \(given: 0\)"):
         loads.build({"requests": 0})
+
+
+def test_the_docs_name_every_preset():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "benchmarking.md").read_text(encoding="utf-8")
+    assert [name for name in loads.presets() if f"| `{name}` |" not in page] == []

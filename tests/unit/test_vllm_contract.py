@@ -101,6 +101,26 @@ SYMBOLS = [
     # The CPU platform
     Relied("vllm.config.CompilationMode.NONE", f"{ENGINE}/platform_cpu.py"),
     Relied("vllm.v1.worker.cpu_worker.CPUWorker.sample_tokens", f"{ENGINE}/worker_cpu.py", "self grammar_output"),
+    # Forced output lengths of benchmarks
+    Relied("vllm.v1.sample.logits_processor.LogitsProcessor.apply", f"{ENGINE}/forced_length.py", "self logits"),
+    Relied(
+        "vllm.v1.sample.logits_processor.LogitsProcessor.update_state",
+        f"{ENGINE}/forced_length.py",
+        "self batch_update",
+    ),
+    Relied(
+        "vllm.v1.sample.logits_processor.LogitsProcessor.validate_params",
+        f"{ENGINE}/forced_length.py",
+        "sampling_params",
+    ),
+    Relied("vllm.v1.sample.logits_processor.BatchUpdate", f"{ENGINE}/forced_length.py"),
+    Relied(
+        "vllm.v1.sample.logits_processor.process_dict_updates",
+        f"{ENGINE}/forced_length.py",
+        "req_entries batch_update new_state",
+    ),
+    Relied("vllm.SamplingParams.eos_token_id", f"{ENGINE}/forced_length.py"),
+    Relied("vllm.SamplingParams.all_stop_token_ids", f"{ENGINE}/forced_length.py"),
     # The serving layer
     Relied(
         "vllm.entrypoints.launchers.api_server.app_state.init_app_state",
