@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from proxima_bench import wire
 from proxima_bench.exchange import Clock, Exchange, Outcome
@@ -61,9 +62,12 @@ class Client:
         record.ended_s = self._clock()
 
     async def count_tokens(self, request: dict[str, Any]) -> int | None:
-        """Tokens of a `/tokenize` body; None where the server has no such endpoint."""
+        """Tokens of a `/tokenize` body; None where the server has no such endpoint or does not answer."""
         model = {"model": self._target.model} if self._target.model else {}
-        answer = await self._json("POST", "/tokenize", json={**model, **request})
+        try:
+            answer = await self._json("POST", "/tokenize", json={**model, **request})
+        except (aiohttp.ClientError, OSError):
+            return None
         count = answer.get("count") if isinstance(answer, dict) else None
         return count if isinstance(count, int) else None
 
@@ -94,9 +98,12 @@ class Client:
             asyncio.timeout(_PROBE_TIMEOUT_S),
             self._session.request(method, self._target.root + path, headers=self._target.headers, **request) as answer,
         ):
-            if answer.status != HTTPStatus.OK or "json" not in answer.content_type:
+            if answer.status != HTTPStatus.OK:
                 return None
-            return await answer.json()
+            try:
+                return msgspec.json.decode(await answer.read())
+            except msgspec.DecodeError:
+                return None
 
     async def _send(self, load: Load, request: dict[str, Any], record: Exchange) -> None:
         url, headers = self._target.path(load.api), self._target.headers

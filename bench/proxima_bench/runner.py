@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from proxima_bench.arrivals import Closed
 from proxima_bench.exchange import Clock, Exchange, Outcome
@@ -49,7 +49,6 @@ class Runner:
     sender: Sender
     clock: Clock
     progress: Progress = field(default_factory=Progress)
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def warm_up(self, load: Load, conversations: Sequence[Conversation]) -> list[Exchange]:
         """Send conversations that are not measured, and wait for their answers."""
@@ -88,7 +87,7 @@ class Runner:
             for index, conversation in sorted(enumerate(conversations), key=lambda each: each[1].arrival_s or 0.0):
                 due_s = start_s + (conversation.arrival_s or 0.0)
                 if (wait_s := due_s - self.clock()) > 0:
-                    await self.sleep(wait_s)
+                    await asyncio.sleep(wait_s)
                 group.create_task(self._converse(load, index, conversation, due_s, records))
 
     async def _converse(
@@ -115,7 +114,7 @@ class Runner:
             self.progress.output_tokens += record.output_tokens
 
 
-async def _all(clients: Iterable[Awaitable[None]]) -> None:
+async def _all(clients: Iterable[Coroutine[Any, Any, None]]) -> None:
     async with asyncio.TaskGroup() as group:
         for client in clients:
-            group.create_task(client)  # type: ignore[arg-type]
+            group.create_task(client)

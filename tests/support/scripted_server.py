@@ -47,6 +47,8 @@ class ScriptedServer:
     counter: Callable[[dict[str, Any]], int] | None = None
     """Answers /tokenize; without one there is no such endpoint."""
     metrics: Callable[[], str] | None = None
+    page_for: str = ""
+    """A path that answers with a web page."""
     gather: int = 0
     """No request is answered before so many have arrived."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -61,12 +63,17 @@ class ScriptedServer:
         app.router.add_get("/v1/models", self._models)
         if self.counter:
             app.router.add_post("/tokenize", self._tokenize)
+        if self.page_for:
+            app.router.add_route("*", self.page_for, self._page)
         if self.metrics:
             app.router.add_get("/metrics", self._metrics)
         return app
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "scripted"}]})
+
+    async def _page(self, _: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(text=self.metrics())

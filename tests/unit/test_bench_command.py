@@ -145,6 +145,17 @@ def test_nobody_answers(capsys):
     # Port 9 is discard, which nobody offers any more.
     assert main(["bench", "serve", "--url", "http://127.0.0.1:9"]) == 1
     assert "no answer from http://127.0.0.1:9" in capsys.readouterr().err
+    assert main(["bench", "serve", "--url", "http://127.0.0.1:9", "--model", "m"]) == 1
+    assert "http://127.0.0.1:9 answered none of the warm-up requests: connect" in capsys.readouterr().err
+
+
+def test_a_server_whose_extra_endpoints_are_web_pages(bench):
+    """Some answer every unknown path with a page and status 200."""
+    server = every(FAST)
+    server.page_for = "/tokenize"
+    code, out, _ = bench(server, "--requests", "2", "--output-tokens", "2", "--json")
+    assert code == 0
+    assert json.loads(out)["load"]["prompt_lengths"] == "approximate"
 
 
 def test_flags_change_a_preset(bench):
