@@ -1,8 +1,8 @@
 """Defaults and fixes for vLLM's CPU build (docs/decisions/0004-cpu-platform-defaults.md has the measurements).
 
 vLLM reserves one core for its scheduler process and binds the workers to the rest; on two cores half the machine then
-idles. Its CPU worker also wants Intel's OpenMP runtime preloaded, which has to be in the environment before the engine
-processes start.
+idles. A pinned worker also starves beside another busy one pinned to the same cores. Its CPU worker wants Intel's
+OpenMP runtime preloaded, which has to be in the environment before the engine processes start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _IOMP = Path(sys.prefix) / "lib" / "libiomp5.so"
 def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, str] = os.environ) -> None:
     """Set what the engine processes inherit; variables the user has set win."""
     cpus = sorted(os.sched_getaffinity(0))
-    environ.update(defaults(engine, environ, cpus=cpus, quota=cpu_quota(), libraries=present_libraries()))
+    found = defaults(
+        engine, environ, cpus=cpus, numa_nodes=numa_nodes(), quota=cpu_quota(), libraries=present_libraries()
+    )
+    environ.update(found)
 
 
 def present_libraries() -> list[str]:
@@ -44,6 +47,7 @@ def defaults(
     environ: Mapping[str, str],
     *,
     cpus: Sequence[int],
+    numa_nodes: int,
     quota: float | None,
     libraries: Sequence[str],
 ) -> dict[str, str]:
@@ -52,19 +56,36 @@ def defaults(
     ``cpus`` are the ids this process may use, ``quota`` is the number of CPUs its cgroup pays for, ``libraries`` are
     those to preload.
     """
-    wanted = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"}
-    if quota is not None and quota < len(cpus):
-        # Pinning would put every container with a quota onto the same first cores of the machine.
-        wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        wanted["OMP_NUM_THREADS"] = str(max(1, int(quota) // _local_ranks(engine)))
-    else:
-        wanted["VLLM_CPU_OMP_THREADS_BIND"] = _binding(cpus, _local_ranks(engine))
-    chosen = {name: value for name, value in wanted.items() if name not in environ}
+    chosen = _threads(_local_ranks(engine), cpus, numa_nodes, quota)
+    if "VLLM_CPU_OMP_THREADS_BIND" in environ:
+        chosen = {}
+    chosen["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
+    chosen = {name: value for name, value in chosen.items() if name not in environ}
     own = [entry for entry in environ.get("LD_PRELOAD", "").replace(" ", ":").split(":") if entry]
     kinds = {_kind(entry) for entry in own}
     if added := [library for library in libraries if _kind(library) not in kinds]:
         chosen["LD_PRELOAD"] = ":".join([*own, *added])
     return chosen
+
+
+def _threads(ranks: int, cpus: Sequence[int], numa_nodes: int, quota: float | None) -> dict[str, str]:
+    limited = quota is not None and quota < len(cpus)
+    if not limited and (ranks > 1 or numa_nodes > 1):
+        # Memory is near only to some cores, or ranks must keep out of each other's way.
+        return {"VLLM_CPU_OMP_THREADS_BIND": _binding(cpus, ranks)}
+    usable = int(quota) if limited and quota is not None else len(cpus)
+    return {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(max(1, usable // ranks)),
+        # What vLLM sets when it pins: a thread without work sleeps after 5 ms instead of spinning for 200.
+        "KMP_BLOCKTIME": "5",
+        "KMP_TPAUSE": "0",
+    }
+
+
+def numa_nodes(root: Path = Path("/sys/devices/system/node")) -> int:
+    """Memory nodes of this machine; 1 where it does not say."""
+    return max(1, len(list(root.glob("node[0-9]*"))))
 
 
 def _kind(library: str) -> str:

@@ -13,12 +13,31 @@ WIDE = frozenset({"sse2", "avx2", "avx512f"})
 TCMALLOC, IOMP = "libtcmalloc_minimal.so.4", "/venv/lib/libiomp5.so"
 
 
-def defaults(engine=None, environ=None, cpus=(0, 1), quota=None, libraries=()):
-    return platform_cpu.defaults(engine or {}, environ or {}, cpus=cpus, quota=quota, libraries=libraries)
+def defaults(engine=None, environ=None, cpus=(0, 1), numa_nodes=1, quota=None, libraries=()):
+    return platform_cpu.defaults(
+        engine or {}, environ or {}, cpus=cpus, numa_nodes=numa_nodes, quota=quota, libraries=libraries
+    )
 
 
-def test_all_allowed_cpus_compute():
-    assert defaults(cpus=(2, 5, 7)) == {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_CPU_OMP_THREADS_BIND": "2,5,7"}
+def test_all_allowed_cpus_compute_and_none_is_claimed_by_pinning():
+    assert defaults(cpus=(2, 5, 7)) == {
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "3",
+        "KMP_BLOCKTIME": "5",
+        "KMP_TPAUSE": "0",
+    }
+
+
+def test_threads_are_pinned_where_memory_has_more_than_one_node():
+    assert defaults(cpus=(2, 5, 7), numa_nodes=2)["VLLM_CPU_OMP_THREADS_BIND"] == "2,5,7"
+
+
+def test_memory_nodes_are_counted(tmp_path):
+    assert platform_cpu.numa_nodes(tmp_path / "none") == 1
+    for name in ("node0", "node1", "possible"):
+        (tmp_path / name).mkdir()
+    assert platform_cpu.numa_nodes(tmp_path) == 2
 
 
 @pytest.mark.parametrize(
