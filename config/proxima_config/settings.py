@@ -61,8 +61,8 @@ class SchedulerSettings(Section):
         default=30.0,
         ge=0,
         le=86400,
-        description="Age bound: a request at the head of the queue that has waited this long is not passed by later "
-        "ones any more. 0 keeps strict arrival order.",
+        description="Age bound in seconds: a request that does not fit and has been passed by later ones for this "
+        "long is passed no more, and those who passed it give their blocks back. 0 keeps strict arrival order.",
     )
     max_policy_failures: int = Field(
         default=3,
