@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Between SIGTERM and SIGKILL for engine processes that should only have to let go of memory.
-STOP_GRACE_S = 5.0
+# Between SIGTERM and SIGKILL for engine processes that should only have to let go of memory. vLLM's own executor gives
+# its workers five seconds; killed in the middle of that, it leaves semaphores behind, of which Python then complains.
+STOP_GRACE_S = 10.0
 # How long stop() waits for a loader thread that has started no engine process (it may sit in an import or a download;
 # the thread is a daemon and cannot start a process any more).
 LOADER_GRACE_S = 2.0

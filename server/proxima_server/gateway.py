@@ -41,7 +41,7 @@ class Gateway:
         """Load the engine and the serving layer; returns when that succeeded or failed."""
         try:
             await self._start()
-        except Exception as error:
+        except Exception as error:  # boundary of the start: whatever ended it is reported and ends the process
             told = EngineStartError(f"{type(error).__name__}: {error}")
             self.start_error = error if isinstance(error, ProximaError) else told
             _logger.debug("traceback of the failed start", exc_info=error)
