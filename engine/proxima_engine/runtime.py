@@ -199,6 +199,9 @@ class EngineRuntime:
             self.snapshot_receiver.close()
             if self._client is not None:
                 self._processes.look()
+                if (reader := getattr(self._client, "output_handler", None)) is not None:
+                    # It would report the end of the engine process as a death.
+                    reader.cancel()
                 await asyncio.to_thread(self._client.shutdown, timeout=self._stop_grace_s())
             await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -30,6 +30,9 @@ KEEP_ALIVE_S = 65
 class _Server(uvicorn.Server):
     """uvicorn without its signal handling, which ends the process by the signal itself instead of exit code 0."""
 
+    signalled = False
+    """A signal asked for the end: whatever fails after that has not failed."""
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -70,16 +73,17 @@ async def _serve(loaded: LoadedSettings, listening: socket.socket) -> None:
         watching.cancel()
         # A forced exit skips the application's own shutdown.
         await gateway.stop()
-    if gateway.start_error is not None:
+    if gateway.start_error is not None and not server.signalled:
         raise gateway.start_error
 
 
-def _stop_on_signals(server: uvicorn.Server) -> None:
+def _stop_on_signals(server: _Server) -> None:
     """The first signal stops gracefully, the second at once."""
 
     def stop(number: signal.Signals) -> None:
         server.force_exit = server.should_exit
         server.should_exit = True
+        server.signalled = True
         _logger.info("%s: %s", number.name, "stopping now" if server.force_exit else "finishing running requests")
 
     loop = asyncio.get_running_loop()

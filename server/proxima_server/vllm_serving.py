@@ -36,6 +36,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from proxima_engine.runtime import EngineRuntime
 from proxima_server.body import validation_error
 from proxima_server.errors import APIError, ErrorCode, code_of_status, internal_error
+from proxima_server.schema_limits import check_repetitions
 from proxima_server.serving import Answer
 
 # Besides its own errors vLLM raises these for requests it cannot serve; anything else is a bug and stays one.
@@ -107,6 +108,7 @@ class VLLMServing:
         handler = getattr(self._state, endpoint.handler, None)
         if handler is None:
             raise APIError(ErrorCode.NOT_SUPPORTED, f"The served model does not support {path}")
+        check_repetitions(body)
         try:
             parsed = endpoint.request(body).model_validate(body)
             result = await getattr(handler, endpoint.method)(parsed, request)

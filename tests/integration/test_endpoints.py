@@ -87,3 +87,15 @@ def test_metrics_of_engine_scheduler_and_gateway(http):
     assert families["proxima_kv_blocks"].samples[0].value == 191
     steps = families["proxima_scheduler_steps"].samples[0].value
     assert steps > 0, "the scheduler's snapshots arrive"
+
+
+def test_a_schema_whose_grammar_would_fill_the_memory_is_refused(http):
+    schema = {"type": "array", "minItems": 1_000_000_000}
+    body = {
+        "model": "smollm2-135m",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}},
+    }
+    answer = http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "response_format.json_schema.schema.minItems"

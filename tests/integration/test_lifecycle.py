@@ -90,6 +90,17 @@ def test_a_running_stream_finishes_on_sigterm(start):
         assert not gateway.engine_processes()
 
 
+@pytest.mark.slow
+def test_sigterm_to_all_of_it_while_it_loads_is_no_failure(start):
+    """As `timeout` and some supervisors send it: to the whole process group."""
+    with start() as gateway:
+        gateway.wait_listening()
+        for process in [*gateway.engine_processes(), gateway.process]:
+            process.send_signal(signal.SIGTERM)
+        assert gateway.wait_exit() == 0
+    assert "error:" not in gateway.log()
+
+
 @pytest.mark.parametrize(
     "command",
     [
