@@ -37,14 +37,14 @@ CPU_WORKER = "proxima_engine.worker_cpu.ProximaCPUWorker"
 def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool) -> list[str]:
     """The command line for vLLM's own parser.
 
-    A scheduler or worker class that the user named wins over ours, with a warning: he asked for it, but the
-    behaviour we promise for ours is gone.
+    A worker class that the user named wins over ours, with a warning: he asked for it, but the behaviour we promise for
+    ours is gone. Settings accept a scheduler class of his own only together with scheduler.kind native.
     """
     engine = dict(settings.engine)
     if engine.get("served_model_name") is None:
         engine["served_model_name"] = [model.served_name]
     if settings.scheduler.kind == "proxima":
-        _set_unless_named(engine, "scheduler_cls", SCHEDULER_FACTORY, "the Proxima scheduler is not used")
+        engine["scheduler_cls"] = SCHEDULER_FACTORY
     if on_cpu and engine.get("worker_cls") in (None, "auto"):
         engine["worker_cls"] = CPU_WORKER
     elif on_cpu:
@@ -54,13 +54,6 @@ def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool
         )
     engine["additional_config"] = _additional_config(settings)
     return ["--model", model.path_or_id, *to_argv(engine)]
-
-
-def _set_unless_named(engine: dict[str, Any], key: str, value: str, consequence: str) -> None:
-    if engine.get(key) is None:
-        engine[key] = value
-    else:
-        logger.warning("engine.%s=%s was given: %s", key, engine[key], consequence)
 
 
 def _additional_config(settings: ProximaSettings) -> dict[str, Any]:
