@@ -1,8 +1,9 @@
-"""A head of the queue that does not fit, on the real engine: who starts first, and how long the head is passed."""
+"""A pool too small for all, on the real engine: who starts first, how long the head is passed, what preemption costs."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,8 @@ pytestmark = pytest.mark.engine
 MAX_WAIT_S = 2.0
 # 39 usable blocks of 32 tokens: one long prompt and a long answer do not fit together, short ones fit beside either.
 POOL = ["--max-model-len", "1024", "--num-gpu-blocks-override", "40", "--block-size", "32", "--enforce-eager"]
-POOL += ["--kv-cache-memory-bytes", "100000000", "--max-wait-s", str(MAX_WAIT_S)]
+# Float32, so that what shares a batch with a request cannot change what it samples.
+POOL += ["--kv-cache-memory-bytes", "100000000", "--max-wait-s", str(MAX_WAIT_S), "--dtype", "float32"]
 LONG_ANSWER = {"prompt": [6] * 400, "max_tokens": 600}
 LONG_PROMPT = {"prompt": [5] * 900, "max_tokens": 4}
 
@@ -107,3 +109,31 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
     # Sending and queueing take time of their own; twice the bound tells a bound from none on any machine.
     latest = max(recorder.sent_s[name] for name in passed_by)
     assert latest - recorder.sent_s["head"] < 2 * MAX_WAIT_S
+
+
+SEEDED = {"prompt": [9] * 20, "max_tokens": 700, "ignore_eos": True, "temperature": 1.0, "seed": 77}
+
+
+@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
+async def test_a_seed_gives_the_same_text_though_the_request_was_preempted(gateway):
+    """Each needs 23 of the 39 blocks in the end, so the later one loses its blocks and is computed again."""
+    neighbour = {**SEEDED, "prompt": [8] * 20, "seed": 78}
+    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=120) as client:
+
+        async def text(body: dict[str, Any]) -> str:
+            answer = (await client.post("/v1/completions", json=body)).json()
+            assert "error" not in answer
+            return answer["choices"][0]["text"]
+
+        alone = [await text(neighbour), await text(SEEDED)]
+        before = await preemptions(client)
+        together = await asyncio.gather(text(neighbour), text(SEEDED))
+        assert await preemptions(client) > before
+    assert together == alone
+
+
+async def preemptions(client: httpx.AsyncClient) -> float:
+    metrics = (await client.get("/metrics")).text
+    found = re.search(r"^vllm:num_preemptions_total\{.*\} (\S+)$", metrics, re.MULTILINE)
+    assert found
+    return float(found[1])
