@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from proxima_bench import serve_command
+from proxima_bench import compare_command, serve_command
 from proxima_config.command import Command
 
 _EXAMPLES = """\
   proxima bench serve --url http://127.0.0.1:8000 --preset throughput
   proxima bench serve --url http://127.0.0.1:8000 --requests 200 --poisson 4 --input-tokens 128 --output-tokens 64-256
+  proxima bench compare --preset pressure
   proxima bench serve --help        all kinds of load, prompts and limits
 """
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    for name, action in {"serve": serve_command.ACTION}.items():
+    for name, action in {"serve": serve_command.ACTION, "compare": compare_command.ACTION}.items():
         word = actions.add_parser(
             name,
             help=action.summary,

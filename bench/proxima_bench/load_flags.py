@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from proxima_bench import loads
-from proxima_bench.arrivals import Replay
 from proxima_bench.loads import Api, Lengths, Load
 from proxima_config.errors import UsageError
 
@@ -63,9 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--extra-body", type=_object, metavar="JSON", help="further fields of each request")
 
 
-def load_from(options: argparse.Namespace) -> Load:
-    """The load that the options describe. Raises ConfigError or UsageError that says what is wrong."""
-    base = loads.preset(options.preset) if options.preset else Load()
+def load_from(options: argparse.Namespace, base: Load | None = None) -> Load:
+    """The load that the options describe, as changes of ``base`` or of the preset they name.
+
+    Raises ConfigError or UsageError that says what is wrong.
+    """
+    base = base or base_of(options)
     values = base.model_dump()
     given = {name.removeprefix(_PREFIX): value for name, value in vars(options).items() if name.startswith(_PREFIX)}
     values |= {name: value for name, value in given.items() if value is not None}
@@ -78,9 +80,8 @@ def load_from(options: argparse.Namespace) -> Load:
     return loads.build(values)
 
 
-def relative_to_saturation(load: Load) -> bool:
-    """Whether the load's rate is a multiple of what a server sustains, and not yet known."""
-    return bool(load.saturation_multiples) and load.shape == Replay()
+def base_of(options: argparse.Namespace) -> Load:
+    return loads.preset(options.preset) if options.preset else Load()
 
 
 def _add_arrivals(group: argparse._ArgumentGroup) -> None:

@@ -111,6 +111,15 @@ class Jsonl(_Data):
 Prompts = Annotated[Text | Synthetic | Trace | ShareGPT | Jsonl, Field(discriminator="kind")]
 
 
+class Comparison(_Data):
+    """How `proxima bench compare` uses a preset unless told otherwise."""
+
+    arms: str = "native,proxima"
+    rounds: int = Field(default=3, ge=1)
+    cpu: dict[str, JsonValue] = Field(default_factory=dict)
+    """Changes of the load where there is no GPU, so that a comparison ends in minutes there too."""
+
+
 class Load(_Data):
     """One load in full. ``seed`` fixes everything that is drawn."""
 
@@ -141,12 +150,18 @@ class Load(_Data):
     """For a load that is defined relative to what native scheduling sustains: the rates to measure, as multiples."""
     engine: dict[str, JsonValue] = Field(default_factory=dict)
     """vLLM flags that the server has to be started with for the load to mean what its name says."""
+    compare: Comparison = Comparison()
 
     @model_validator(mode="after")
     def _replay_needs_arrivals(self) -> Self:
         if isinstance(self.shape, Replay) and not isinstance(self.prompts, Trace | Jsonl):
             raise ValueError("a trace replay needs prompts from a CSV trace or a JSONL file")  # noqa: TRY004  pydantic wants it
         return self
+
+    @property
+    def relative_to_saturation(self) -> bool:
+        """Whether the rate is a multiple of what a server sustains, and not yet known."""
+        return bool(self.saturation_multiples) and self.shape == Replay()
 
     @property
     def slo(self) -> SLO:
@@ -168,12 +183,26 @@ def preset(name: str) -> Load:
     return presets()[name]
 
 
+def for_cpu(load: Load) -> Load:
+    """The load with what it changes for a machine without a GPU."""
+    return build(_merged(load.model_dump(), load.compare.cpu))
+
+
 def build(values: Mapping[str, Any]) -> Load:
     """A load from plain values; raises ConfigError that names each wrong one."""
     try:
         return Load.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_line(problem) for problem in error.errors(include_url=False))) from error
+
+
+def _merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes win; an object in them joins the one that is there."""
+    merged = dict(values)
+    for name, change in changes.items():
+        there = values.get(name)
+        merged[name] = _merged(there, change) if isinstance(there, Mapping) and isinstance(change, Mapping) else change
+    return merged
 
 
 def _line(problem: Any) -> str:

@@ -23,6 +23,8 @@ from proxima_bench.workload import Workload, build
 from proxima_config.errors import ProximaError
 from proxima_config.forced_length import PROCESSOR
 
+Warn = Callable[[str], None]
+"""Told at once what makes the figures doubtful, while there is time to stop; may raise."""
 Watch = Callable[[Runner], AbstractContextManager[None]]
 """Shows the runner's progress while the context is open."""
 
@@ -45,12 +47,13 @@ class Session:
     workload: Workload
     clock: Clock
     metrics_urls: Sequence[str]
+    warn: Warn
 
     async def measure(self, watch: Watch | None = None) -> Measurement:
         """Raises ProximaError when the warm-up got no answer at all."""
         runner = Runner(self.client, self.clock)
         with watch(runner) if watch else nullcontext():
-            _check_warm_up(await runner.warm_up(self.load, self.workload.warmup), self.target)
+            self._check_warm_up(await runner.warm_up(self.load, self.workload.warmup))
             fetches = [partial(self.client.text, url) for url in self.metrics_urls]
             async with server_metrics.sampled(fetches) as server, client_health.watched() as health:
                 run = await runner.measure(self.load, self.workload.measured)
@@ -61,6 +64,15 @@ class Session:
         report["warnings"] = _warnings(report)
         return Measurement(report, [each.as_row(run.start_s, self.load.slo) for each in run.exchanges])
 
+    def _check_warm_up(self, records: Sequence[Exchange]) -> None:
+        if records and all(record.error for record in records):
+            first = records[0]
+            cause = f"{first.code} {first.detail}".strip()
+            raise ProximaError(f"{self.target.root} answered none of the warm-up requests: {cause}")
+        if missed := _missed_lengths(self.load, records):
+            completed = sum(each.outcome is Outcome.COMPLETED for each in records)
+            self.warn(_missed(missed, completed, self.load.lengths))
+
 
 @asynccontextmanager
 async def session(
@@ -70,6 +82,7 @@ async def session(
     metrics_urls: Sequence[str] = (),
     clock: Clock = time.perf_counter,
     connector: aiohttp.BaseConnector | None = None,
+    warn: Warn = lambda _text: None,
 ) -> AsyncIterator[Session]:
     """Connects, finds out the model's name and the tokenizer's ways, and draws the load.
 
@@ -80,13 +93,7 @@ async def session(
             target = replace(target, model=await unnamed.first_model())
         client = unnamed.for_target(target)
         workload = await build(load, client.count_tokens)
-        yield Session(client, target, load, workload, clock, metrics_urls or [f"{target.root}/metrics"])
-
-
-def _check_warm_up(records: Sequence[Exchange], target: Target) -> None:
-    if records and all(record.error for record in records):
-        first = records[0]
-        raise ProximaError(f"{target.root} answered none of the warm-up requests: {first.code} {first.detail}".strip())
+        yield Session(client, target, load, workload, clock, metrics_urls or [f"{target.root}/metrics"], warn)
 
 
 def _described(load: Load, target: Target, workload: Workload, run: Run) -> dict[str, Any]:
@@ -97,7 +104,7 @@ def _described(load: Load, target: Target, workload: Workload, run: Run) -> dict
         "url": target.root,
         "model": target.model,
         "prompt_lengths": _prompt_lengths(load, workload.vocabulary),
-        "missed_lengths": _missed_lengths(load, run),
+        "missed_lengths": _missed_lengths(load, run.exchanges),
     }
     return described
 
@@ -108,14 +115,14 @@ def _prompt_lengths(load: Load, vocabulary: Vocabulary | None) -> str:
     return "exact, by the server's tokenizer" if vocabulary and vocabulary.exact else "approximate"
 
 
-def _missed_lengths(load: Load, run: Run) -> int | None:
+def _missed_lengths(load: Load, exchanges: Sequence[Exchange]) -> int | None:
     """Completed answers that did not have the length asked for; None where lengths are up to the model."""
     if load.lengths is Lengths.NATURAL:
         return None
     cap = load.cap_tokens if load.lengths is Lengths.FORCED else None
     return sum(
         each.usage_tokens is not None and each.usage_tokens != min(each.wanted_tokens, cap or each.wanted_tokens)
-        for each in run.exchanges
+        for each in exchanges
         if each.outcome is Outcome.COMPLETED
     )
 
@@ -129,10 +136,14 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     load, completed = report["load"], report["requests"][Outcome.COMPLETED]
     if missed := load["missed_lengths"]:
-        cure = (
-            f"start the server with --logits-processors {PROCESSOR}, or use --lengths cap or natural"
-            if load["lengths"] == Lengths.FORCED
-            else "the server does not know ignore_eos, or its context is too short"
-        )
-        warnings.append(f"{missed} of {completed} answers did not have the length asked for: {cure}")
+        warnings.append(_missed(missed, completed, Lengths(load["lengths"])))
     return warnings
+
+
+def _missed(missed: int, completed: int, lengths: Lengths) -> str:
+    cure = (
+        f"start the server with --logits-processors {PROCESSOR}, or use --lengths cap or natural"
+        if lengths is Lengths.FORCED
+        else "the server does not know ignore_eos, or its context is too short"
+    )
+    return f"{missed} of {completed} answers did not have the length asked for: {cure}"

@@ -71,7 +71,8 @@ def _server(server: dict[str, Any]) -> list[tuple[str, str]]:
     if server.get("preemptions") is not None:
         rows.append(("preemptions", str(server["preemptions"])))
     if kv_use := server.get("kv_use"):
-        rows.append(("KV use", f"{_share(kv_use['mean'])} mean, {_share(kv_use['max'])} max"))
+        pool = f" of {blocks} blocks" if (blocks := server.get("kv_blocks")) else ""
+        rows.append(("KV use", f"{_share(kv_use['mean'])} mean, {_share(kv_use['max'])} max{pool}"))
     if running := server.get("running"):
         rows.append(("running batch", f"{running['mean']:.1f} mean, {running['max']:.0f} max"))
     if device := server.get("device_utilisation"):

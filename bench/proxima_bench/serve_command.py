@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     from proxima_bench import load_flags, report
 
     load = load_flags.load_from(options)
-    if load_flags.relative_to_saturation(load):
+    if load.relative_to_saturation:
         multiples = ", ".join(f"{multiple:g}" for multiple in load.saturation_multiples)
         raise UsageError(
             f"{load.preset} is relative to what the server sustains: give --rate, such as {multiples} times the "
@@ -79,9 +79,10 @@ async def _measure(options: argparse.Namespace, load: Any) -> Any:
 
     api_key = options.api_key or os.environ.get("OPENAI_API_KEY")
     target = Target(root_of(options.url), options.model, api_key)
-    watch = partial(live.watching, console=Console(stderr=True))
-    async with measurement.session(target, load, metrics_urls=options.metrics_url or ()) as session:
-        return await session.measure(watch)
+    console = Console(stderr=True)
+    warn = partial(console.print, style="yellow", highlight=False, soft_wrap=True)
+    async with measurement.session(target, load, metrics_urls=options.metrics_url or (), warn=warn) as session:
+        return await session.measure(partial(live.watching, console=console))
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

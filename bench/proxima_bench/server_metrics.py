@@ -15,6 +15,8 @@ Fetch = Callable[[], Awaitable[str | None]]
 """The text of /metrics; None where it cannot be had."""
 
 PREEMPTIONS, KV_USE, RUNNING, DEVICE = "preemptions", "kv_use", "running", "device_utilisation"
+KV_BLOCKS = "kv_blocks"
+"""Blocks of the KV pools together."""
 # First name that the server has counts. Engines behind one server are added, or averaged for shares.
 _NAMES = {
     PREEMPTIONS: ("vllm:num_preemptions_total",),
@@ -27,6 +29,7 @@ _SHARES = {KV_USE, DEVICE}
 _LINE = re.compile(
     rf"^({'|'.join(name for names in _NAMES.values() for name in names)})(?:\{{.*\}})? (\S+)", re.MULTILINE
 )
+_POOL = re.compile(r'^vllm:cache_config_info\{.*\bnum_gpu_blocks="(\d+)"', re.MULTILINE)
 _INTERVAL_S = 0.5
 
 Sample = Mapping[str, float]
@@ -43,6 +46,7 @@ class ServerMetrics:
         preemptions = self._values(PREEMPTIONS)
         return {
             PREEMPTIONS: round(preemptions[-1] - preemptions[0]) if preemptions else None,
+            KV_BLOCKS: round(blocks[-1]) if (blocks := self._values(KV_BLOCKS)) else None,
             **{figure: self._gauge(figure) for figure in (KV_USE, RUNNING, DEVICE)},
         }
 
@@ -79,6 +83,8 @@ def parse(text: str) -> dict[str, float]:
         values = next((found[name] for name in names if found[name]), None)
         if values:
             figures[figure] = fmean(values) if figure in _SHARES else sum(values)
+    if pools := _POOL.findall(text):
+        figures[KV_BLOCKS] = sum(int(blocks) for blocks in pools)
     return figures
 
 

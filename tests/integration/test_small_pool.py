@@ -1,4 +1,4 @@
-"""A pool too small for all, on the real engine: who starts first, how long the head is passed, what preemption costs."""
+"""A pool too small for all, on the real engine: who starts first, how long a head waits, what preemption costs."""
 
 from __future__ import annotations
 

@@ -259,12 +259,15 @@ def test_what_the_server_says_about_itself(bench):
             f'vllm:num_requests_running{{engine="0"}} {page}\n'
             'vllm:num_preemptions_total{engine="0"} 7\n'
             f'vllm:num_preemptions_total{{engine="1"}} {2 * page}\n'
+            'vllm:cache_config_info{block_size="32",num_cpu_blocks="None",num_gpu_blocks="192",engine="0"} 1.0\n'
+            'vllm:cache_config_info{block_size="32",num_cpu_blocks="None",num_gpu_blocks="100",engine="1"} 1.0\n'
         )
 
     report, _, _ = bench(Script((1.125,)), metrics=metrics, requests=1)
     # Pages: before, at 0.5 s, at 1 s, and after.
     assert report["server"] == {
         "preemptions": 6,
+        "kv_blocks": 292,
         "kv_use": {"mean": 0.75, "max": 0.75},
         "running": {"mean": 1.5, "max": 2.0},
         "device_utilisation": None,

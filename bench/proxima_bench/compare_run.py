@@ -1,0 +1,104 @@
+"""From the command line to a finished comparison: what to compare, where servers run, what is shown meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from proxima_bench import arms, comparison, live, load_flags, loads, servers
+from proxima_bench.arms import VLLM, Arm
+from proxima_bench.comparison import Comparison, Plan, Start, Turn
+from proxima_bench.measurement import Measurement, Watch
+from proxima_config import hardware
+from proxima_config.errors import ProximaError, UsageError
+from proxima_config.settings import ProximaSettings
+
+
+async def run(options: argparse.Namespace, console: Console) -> Comparison:
+    """Raises UsageError for options that contradict each other, ProximaError for arms that fail."""
+    has_gpu = hardware.detect().has_gpu
+    plan = plan_from(options, has_gpu=has_gpu)
+    if plan.load.compare.cpu and not (has_gpu or options.full):
+        _say(console, f"{plan.load.preset} is cut to suit a machine without a GPU; --full takes the whole")
+    flags = [*servers.engine_flags(plan.load), *options.engine_flags]
+    logs = _log_folder(options.logs)
+    start = _starter(options.model or ProximaSettings().model, flags, logs, console)
+    return await comparison.compare(plan, start, partial(_watch, plan, console), partial(_ended, plan, console))
+
+
+def plan_from(options: argparse.Namespace, *, has_gpu: bool) -> Plan:
+    base = load_flags.base_of(options)
+    load = load_flags.load_from(options, base if has_gpu or options.full else loads.for_cpu(base))
+    compared = arms.parse(options.arms or base.compare.arms)
+    rounds = base.compare.rounds if options.rounds is None else options.rounds
+    if rounds < 1:
+        raise UsageError(f"--rounds must be at least 1, not {rounds}")
+    started = [arm for arm in compared if not arm.url]
+    if options.engine_flags and not started:
+        raise UsageError("flags after -- go to arms that are started, and there are only url: arms")
+    alone = len(started) > 1 and (has_gpu or any(arm.kind == VLLM for arm in started))
+    return Plan(
+        arms=compared,
+        load=load,
+        rounds=rounds,
+        restart=alone if options.restart is None else options.restart,
+        api_key=options.api_key or os.environ.get("OPENAI_API_KEY"),
+    )
+
+
+def _log_folder(wanted: Path | None) -> Path:
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix="proxima-compare-"))
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProximaError(f"{wanted}: cannot be made ({error.strerror})") from error
+    return wanted
+
+
+def _starter(model: str, flags: Sequence[str], logs: Path, console: Console) -> Start:
+    @asynccontextmanager
+    async def start(arm: Arm) -> AsyncIterator[str]:
+        if arm.url:
+            yield arm.url
+            return
+        log = logs / f"{_file_name(arm)}.log"
+        _say(console, f"starting {arm.name}; its log is {log}")
+        async with servers.running(arm, model, flags, log) as url:
+            yield url
+
+    return start
+
+
+def _file_name(arm: Arm) -> str:
+    return "".join(each if each.isalnum() or each in "-_." else "_" for each in arm.name)
+
+
+def _watch(plan: Plan, console: Console, turn: Turn) -> Watch:
+    return partial(live.watching, console=console, title=_title(plan, turn))
+
+
+def _ended(plan: Plan, console: Console, turn: Turn, measured: Measurement) -> None:
+    report = measured.report
+    requests = report["requests"]
+    _say(
+        console,
+        f"{_title(plan, turn)}: {requests['completed']} of {requests['offered']} in {report['duration_s']:.0f} s, "
+        f"{report['output_tokens_per_s']:.1f} tokens/s, attainment {report['attainment']:.2f}",
+    )
+
+
+def _title(plan: Plan, turn: Turn) -> str:
+    number = f"round {turn.round} of {plan.rounds}" if turn.round else ""
+    return " ".join(part for part in (number, turn.arm.name, turn.case.name) if part)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)

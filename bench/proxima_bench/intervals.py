@@ -1,0 +1,52 @@
+"""How far a ratio can be trusted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from proxima_bench.figures import percentile
+
+CONFIDENCE = 0.95
+FEWEST_ROUNDS = 3
+"""Below this a bootstrap says nothing."""
+_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """``low`` and ``high`` bound the confidence interval; None with fewer than FEWEST_ROUNDS rounds."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval excludes 1."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+
+def ratio_of_medians(values: Sequence[float], base: Sequence[float]) -> Ratio | None:
+    """Median of ``values`` over that of ``base``, with a percentile bootstrap interval.
+
+    Both sequences have one value a round, in the same order: rounds are resampled in pairs, so that a machine that
+    slows down for a while slows both. The resampling is seeded, so the same values give the same interval. None where
+    the ratio is undefined.
+    """
+    if not values or min(base) <= 0:
+        return None
+    ratio = median(values) / median(base)
+    if len(values) < FEWEST_ROUNDS:
+        return Ratio(ratio)
+    rng = random.Random(0)
+    rounds = range(len(values))
+    drawn = []
+    for _ in range(_RESAMPLES):
+        chosen = rng.choices(rounds, k=len(values))
+        drawn.append(median(values[i] for i in chosen) / median(base[i] for i in chosen))
+    drawn.sort()
+    outside = (1 - CONFIDENCE) / 2 * 100
+    return Ratio(ratio, percentile(drawn, outside), percentile(drawn, 100 - outside))
