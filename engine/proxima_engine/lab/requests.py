@@ -1,0 +1,33 @@
+"""What the lab sends: requests, and the workload that holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFIX_BLOCK_TOKENS = 512
+"""Prompt tokens that one hash id of a prefix stands for: the convention of Mooncake's published traces."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabRequest:
+    request_id: str
+    arrival_s: float
+    """Seconds since the start of the run."""
+    input_tokens: int
+    output_tokens: int
+    """True length of the answer. The lab ends the request there; no scheduler sees it except those that cheat."""
+    cap_tokens: int
+    """Declared `max_tokens`, which every scheduler sees; never below ``output_tokens``."""
+    prefix_hash_ids: tuple[int, ...] = ()
+    """One id for each ``PREFIX_BLOCK_TOKENS`` of the prompt, from its beginning; equal ids mean equal tokens."""
+    request_class: str = ""
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    requests: tuple[LabRequest, ...]
+    """In order of arrival."""
+    concurrency: int | None = None
+    """In a closed loop: so many are in flight, the next starts when one ends, and arrival times mean nothing."""
