@@ -12,14 +12,12 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
-from proxima_bench import lengths
 from proxima_bench.arrivals import Closed, Positive, Replay, Shape
+from proxima_config import token_counts
 from proxima_config.errors import ConfigError, UsageError
 from proxima_config.nearest import nearest
 from proxima_config.slo import DEFAULT_SLO, SLO
-
-TRACE_CUT = "azure2023_conv_1500.csv"
-"""Trace that is shipped; a bare file name in a load means a file of the package's data folder."""
+from proxima_config.traces import AZURE_CUT
 
 
 class Api(StrEnum):
@@ -44,7 +42,7 @@ class _Data(BaseModel):
 
 
 def _token_count(text: str) -> str:
-    lengths.parse(text)
+    token_counts.parse(text)
     return text
 
 
@@ -81,7 +79,7 @@ class Trace(_Data):
     """CSV with the columns input_tokens, output_tokens and, for a replay, arrival_s; the texts are random words."""
 
     kind: Literal["csv"] = "csv"
-    path: Path = Path(TRACE_CUT)
+    path: Path = Path(AZURE_CUT)
     input_scale: Positive = 1.0
     output_scale: Positive = 1.0
 

@@ -7,16 +7,15 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
-from proxima_bench import lengths
 from proxima_bench.arrivals import Closed, Replay, arrivals_s
 from proxima_bench.loads import Jsonl, Load, ShareGPT, Synthetic, Text, Trace
 from proxima_bench.tokens import Count, Vocabulary, learn, text_length
+from proxima_config import token_counts
 from proxima_config.errors import UsageError
+from proxima_config.traces import text_of
 
 Message = Mapping[str, Any]
 
@@ -74,7 +73,7 @@ async def _from_source(
 ) -> list[Conversation]:
     prompts = load.prompts
     if isinstance(prompts, Text):
-        draw = lengths.parse(prompts.output_tokens)
+        draw = token_counts.parse(prompts.output_tokens)
         return [_single(prompts.text, draw(rng)) for _ in range(load.requests + load.warmup)]
     if isinstance(prompts, ShareGPT):
         found = [each async for each in _sharegpt(prompts, count, load.requests + load.warmup)]
@@ -90,7 +89,7 @@ async def _from_source(
 
 
 def _synthetic(prompts: Synthetic, vocabulary: Vocabulary, total: int, rng: random.Random) -> Iterator[Conversation]:
-    inputs, outputs = lengths.parse(prompts.input_tokens), lengths.parse(prompts.output_tokens)
+    inputs, outputs = token_counts.parse(prompts.input_tokens), token_counts.parse(prompts.output_tokens)
     beginnings = [vocabulary.text(prompts.prefix_tokens, rng) + " " for _ in range(prompts.prefixes)]
     for index in range(total):
         turns = []
@@ -102,7 +101,7 @@ def _synthetic(prompts: Synthetic, vocabulary: Vocabulary, total: int, rng: rand
 
 
 def _trace(prompts: Trace, vocabulary: Vocabulary, rng: random.Random) -> Iterator[Conversation]:
-    for number, row in enumerate(csv.DictReader(_text_of(prompts.path).splitlines()), start=2):
+    for number, row in enumerate(csv.DictReader(text_of(prompts.path).splitlines()), start=2):
         try:
             tokens = max(1, round(int(row["input_tokens"]) * prompts.input_scale))
             answer = max(1, round(int(row["output_tokens"]) * prompts.output_scale))
@@ -119,7 +118,7 @@ def _trace(prompts: Trace, vocabulary: Vocabulary, rng: random.Random) -> Iterat
 async def _sharegpt(prompts: ShareGPT, count: Count, wanted: int) -> Any:
     """Yields at most ``wanted`` conversations that begin with a person."""
     found = 0
-    for entry in _json(prompts.path, _text_of(prompts.path)):
+    for entry in _json(prompts.path, text_of(prompts.path)):
         turns = []
         for asked, answered in _exchanges(entry)[: prompts.turns]:
             if await text_length(count, asked) > prompts.max_input_tokens:
@@ -145,8 +144,8 @@ def _exchanges(entry: Any) -> list[tuple[str, str]]:
 
 
 def _jsonl(prompts: Jsonl, rng: random.Random) -> Iterator[Conversation]:
-    draw = lengths.parse(prompts.output_tokens)
-    for number, line in enumerate(_text_of(prompts.path).splitlines(), start=1):
+    draw = token_counts.parse(prompts.output_tokens)
+    for number, line in enumerate(text_of(prompts.path).splitlines(), start=1):
         if not line.strip():
             continue
         place = f"{prompts.path}:{number}"
@@ -183,17 +182,6 @@ def _single(text: str, output_tokens: int, arrival_s: float | None = None) -> Co
 
 def _user(text: Any) -> Message:
     return {"role": "user", "content": text}
-
-
-def _text_of(path: Path) -> str:
-    if path.name == str(path) and not path.exists():
-        shipped = resources.files("proxima_bench") / "data" / path.name
-        if shipped.is_file():
-            return shipped.read_text(encoding="utf-8")
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from error
 
 
 def _json(place: object, text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Arrivals, lengths, prompts and presets: what would be sent, before anything is."""
+"""Arrivals, prompts and presets: what would be sent, before anything is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxima_bench import arrivals, lengths, loads
+from proxima_bench import arrivals, loads
 from proxima_bench.arrivals import arrivals_s
 from proxima_bench.tokens import WORDS, learn
 from proxima_bench.workload import build
@@ -47,26 +47,6 @@ def drawn(count=nobody_counts, **load):
 
 def texts(workload):
     return [turn.messages[-1]["content"] for each in workload.measured for turn in each.turns]
-
-
-@pytest.mark.parametrize(
-    ("text", "possible"),
-    [
-        pytest.param("7", {7}, id="fixed"),
-        pytest.param("3-5", {3, 4, 5}, id="range"),
-        pytest.param("64|512", {64, 512}, id="choice"),
-        pytest.param("lognormal(2, 1, 3)", {1, 2, 3}, id="lognormal_cut"),
-    ],
-)
-def test_lengths_draw_what_they_say(text, possible):
-    draw, source = lengths.parse(text), rng()
-    assert {draw(source) for _ in range(500)} == possible
-
-
-@pytest.mark.parametrize("text", ["", "0", "-3", "9-3", "0-4", "a", "8|0", "lognormal(0, 1)", "lognormal(8)", "1.5"])
-def test_lengths_that_are_none_are_refused(text):
-    with pytest.raises(ValueError, match="is no token count; write 128"):
-        lengths.parse(text)
 
 
 OPEN = [
