@@ -7,6 +7,9 @@ from dataclasses import dataclass
 PREFIX_BLOCK_TOKENS = 512
 """Prompt tokens that one hash id of a prefix stands for: the convention of Mooncake's published traces."""
 
+DEFAULT_CAP_TOKENS = 1024
+"""Declared `max_tokens` of requests that do not say."""
+
 
 @dataclass(frozen=True, slots=True)
 class LabRequest:
@@ -19,7 +22,8 @@ class LabRequest:
     cap_tokens: int
     """Declared `max_tokens`, which every scheduler sees; never below ``output_tokens``."""
     prefix_hash_ids: tuple[int, ...] = ()
-    """One id for each ``PREFIX_BLOCK_TOKENS`` of the prompt, from its beginning; equal ids mean equal tokens."""
+    """One id for each ``PREFIX_BLOCK_TOKENS`` of the prompt, from its beginning; equal ids mean equal tokens.
+    What the ids do not reach is the request's own."""
     request_class: str = ""
     tenant: str = ""
 
