@@ -9,23 +9,12 @@ from typing import Any
 
 from proxima_bench.exchange import Exchange, Outcome
 from proxima_bench.runner import Run
+from proxima_config.percentiles import percentile
 from proxima_config.slo import SLO, attainment, goodput_rps
 
 PERCENTILES = (50, 90, 95, 99)
 STATISTICS = ("mean", *(f"p{each}" for each in PERCENTILES), "max")
 Distribution = dict[str, float | None]
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """Value below which ``share`` (0 to 100) of the ascending values lie, interpolated linearly between neighbours.
-
-    The same definition as numpy's default. ``ordered`` must not be empty.
-    """
-    rank = (len(ordered) - 1) * share / 100
-    below = math.floor(rank)
-    above = min(below + 1, len(ordered) - 1)
-    # This form stays between its neighbours whatever the rounding.
-    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
 
 
 def distribution(values: Iterable[float | None]) -> Distribution:

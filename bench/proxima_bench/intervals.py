@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from proxima_bench.figures import percentile
+from proxima_config.percentiles import percentile
 
 CONFIDENCE = 0.95
 FEWEST_ROUNDS = 3

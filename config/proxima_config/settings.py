@@ -78,6 +78,11 @@ class TelemetrySettings(Section):
     snapshot_interval_s: float = Field(
         default=0.1, ge=0.1, le=60, description="Shortest time between two scheduler snapshots that feed /metrics."
     )
+    step_log: str = Field(
+        default="",
+        description="File to which the engine appends one line of JSON for each step: what it computed and when. For "
+        "`proxima lab calibrate`; needs scheduler.kind proxima, and one engine. Empty for none.",
+    )
 
 
 class LoggingSettings(Section):

@@ -66,6 +66,7 @@ def _additional_config(settings: ProximaSettings) -> dict[str, Any]:
         max_policy_failures=settings.scheduler.max_policy_failures,
         snapshot_endpoint=SNAPSHOT_ENDPOINT,
         snapshot_interval_s=settings.telemetry.snapshot_interval_s,
+        step_log=settings.telemetry.step_log,
     )
     return {**own, **options.as_additional_config()}
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
@@ -22,11 +24,13 @@ from vllm.v1.request import Request, RequestStatus
 
 from proxima_engine.policy.admission import ReadySetPolicy
 from proxima_engine.policy.plan import Plan, YieldMode
+from proxima_engine.policy.protocol import FinishedRequest, LearnsFromFinished, Policy
 from proxima_engine.scheduling.guard import PolicyGuard
 from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
-from proxima_engine.scheduling.view_builder import ViewBuilder
+from proxima_engine.scheduling.step_log import StepLog
+from proxima_engine.scheduling.view_builder import SCAN_LIMIT, ViewBuilder, cap_tokens
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,6 +39,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 EMPTY_PLAN = Plan(order=())
+ENDED_KEPT = 1024
+"""Ended requests that are kept for a policy until its next plan; while nobody waits there is none."""
+_ENDED_BY_ITSELF = (
+    RequestStatus.FINISHED_STOPPED,
+    RequestStatus.FINISHED_LENGTH_CAPPED,
+    RequestStatus.FINISHED_REPETITION,
+)
 
 
 class StalePlanError(RuntimeError):
@@ -44,35 +55,63 @@ class StalePlanError(RuntimeError):
 class ProximaScheduler(Scheduler):
     """vLLM's scheduler with the plan put before it."""
 
+    plans_without_queue: ClassVar[bool] = False
+    """Whether to plan while requests run and nobody waits: for policies that choose who yields before vLLM has to."""
+    scan_limit: ClassVar[int] = SCAN_LIMIT
+    """Startable requests, in order of arrival, that a plan looks at."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         options = SchedulerOptions.from_vllm(self.vllm_config)
         self.waiting = PlannedQueue(by_priority=self.policy is SchedulingPolicy.PRIORITY)
-        self.proxima_policy = ReadySetPolicy(options.max_wait_s)
-        self.proxima_guard = PolicyGuard(options.max_policy_failures)
+        self.proxima_policy = self._make_policy(options)
+        self.proxima_guard = self._make_guard(options)
         self.proxima_plan = EMPTY_PLAN
         self.proxima_clock: Callable[[], float] = time.monotonic
-        self._view = ViewBuilder(self, self.waiting)
+        self._ended: deque[FinishedRequest] = deque(maxlen=ENDED_KEPT)
+        self._view = ViewBuilder(self, self.waiting, self.scan_limit)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
+        self._step_log = StepLog(Path(options.step_log)) if options.step_log else None
+
+    def _make_policy(self, options: SchedulerOptions) -> Policy:
+        return ReadySetPolicy(options.max_wait_s)
+
+    def _make_guard(self, options: SchedulerOptions) -> PolicyGuard:
+        return PolicyGuard(options.max_policy_failures)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
         """Plan, then let vLLM schedule what the plan names."""
         started_s = time.monotonic()
         self.proxima_plan = EMPTY_PLAN
-        if self.waiting and self._pause_state is PauseState.UNPAUSED:
+        to_plan = self.waiting or (self.plans_without_queue and self.running)
+        if to_plan and self._pause_state is PauseState.UNPAUSED:
             self.proxima_plan = self.proxima_guard.attempt(self._plan_step) or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
         try:
-            output = super().schedule(throttle_prefills)
+            output = self._dispatch(throttle_prefills)
         finally:
             left = self.waiting.release()
         self._view.deny(self._denied(left, output))
+        if self._step_log is not None:
+            self._step_log.scheduled(output, started_s)
         self._report.publish_if_due()
         return output
+
+    def _dispatch(self, throttle_prefills: bool) -> SchedulerOutput:  # noqa: FBT001  passed on
+        if not self.proxima_plan.idle:
+            return super().schedule(throttle_prefills)
+        # vLLM's own way of computing nothing while requests run. Set directly: the setter logs each call.
+        before, self._pause_state = self._pause_state, PauseState.PAUSED_ALL
+        try:
+            return super().schedule(throttle_prefills)
+        finally:
+            self._pause_state = before
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
+        if self._step_log is not None:
+            self._step_log.ended()
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         self._report.stepped(self.proxima_clock(), outputs)
         return outputs
@@ -84,13 +123,28 @@ class ProximaScheduler(Scheduler):
 
     def shutdown(self) -> None:
         self._report.close()
+        if self._step_log is not None:
+            self._step_log.close()
         super().shutdown()
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:  # noqa: FBT001, FBT002
+        if request.status in _ENDED_BY_ITSELF:
+            self._ended.append(
+                FinishedRequest(
+                    request_id=request.request_id,
+                    prompt_tokens=request.num_prompt_tokens,
+                    output_tokens=request.num_output_tokens,
+                    cap_tokens=cap_tokens(request, self.max_model_len),
+                )
+            )
+        return super()._free_request(request, delay_free_blocks)
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002
         super()._preempt_request(request, timestamp, drop_stale_output)
         self._report.preempted()
 
     def _plan_step(self) -> Plan:
+        self._tell_who_ended()
         view = self._view.build(self.proxima_clock(), self._report.step_s())
         plan = self.proxima_policy.plan(view)
         victims = self._victims(plan)
@@ -99,6 +153,12 @@ class ProximaScheduler(Scheduler):
         for request in victims:
             self._yield_blocks(request)
         return plan
+
+    def _tell_who_ended(self) -> None:
+        while self._ended:
+            ended = self._ended.popleft()
+            if isinstance(self.proxima_policy, LearnsFromFinished):
+                self.proxima_policy.finished(ended)
 
     def _victims(self, plan: Plan) -> list[Request]:
         running = {request.request_id: request for request in self.running}

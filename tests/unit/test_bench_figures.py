@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxima_bench.exchange import Exchange, Outcome
-from proxima_bench.figures import STATISTICS, distribution, error_rate, figures, percentile
+from proxima_bench.figures import STATISTICS, distribution, error_rate, figures
 from proxima_bench.runner import Run
 from proxima_config.slo import SLO
 

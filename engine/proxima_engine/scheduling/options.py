@@ -24,6 +24,8 @@ class SchedulerOptions:
     cache, so an address that changes with every start must not stand here.
     """
     snapshot_interval_s: float = 0.1
+    step_log: str = ""
+    """File that gets one line of JSON a step; empty for none."""
 
     @classmethod
     def from_vllm(cls, vllm_config: VllmConfig) -> SchedulerOptions:

@@ -1,0 +1,256 @@
+"""One engine in virtual time: vLLM's own scheduler and KV-cache manager, with a cost model in place of the device.
+
+A step is scheduled, costed and given its tokens at the virtual time at which the device would have finished it. With
+asynchronous scheduling one step is in flight: the next is planned when the one before it was taken in, and starts on
+the device when that one has finished, as in vLLM's engine core with a batch queue of two.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from proxima_engine.lab.cost import CostModel
+from proxima_engine.lab.profiles import Limits
+from proxima_engine.lab.requests import PREFIX_BLOCK_TOKENS, LabRequest
+from proxima_engine.scheduling.step_work import first_positions, step_work
+
+# The lab's requests have no text. Any token that is not STOP will do for an answer.
+_STOP, _ANSWER, _PROMPT = 2, 3, 4
+_FIRST_UNIQUE = 1000
+_MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 1000,
+    "max_position_embeddings": 1 << 20,
+    "torch_dtype": "float32",
+}
+
+SchedulerFactory = Callable[..., Scheduler]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """What the engine is started with."""
+
+    blocks: int
+    """Usable KV blocks. vLLM keeps one more for itself, which `--num-gpu-blocks-override` counts."""
+    block_size: int
+    max_model_len: int
+    limits: Limits
+    watermark: float = 0.0
+    prefix_caching: bool = True
+
+
+@dataclass(slots=True)
+class LabSequence:
+    """A request inside the engine."""
+
+    request: LabRequest
+    length: int
+    """Tokens known to the worker: prompt and answer so far."""
+    computed: int = 0
+    """Highest position that was ever computed; what lies below it and is computed again was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """What one finished step brought."""
+
+    now_s: float
+    tokens: Sequence[str]
+    """Ids of requests that got a token."""
+    finished: Sequence[str]
+
+
+def make_config(shape: EngineShape) -> VllmConfig:
+    """vLLM's configuration for a model that exists as a config file only."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
+        config = EngineArgs(
+            model=folder,
+            skip_tokenizer_init=True,
+            # The CPU platform wants a multiple of 32; the lab has no kernels that would care.
+            block_size=32,
+            max_model_len=shape.max_model_len,
+            max_num_batched_tokens=max(shape.limits.max_num_batched_tokens, shape.limits.max_num_seqs),
+            max_num_seqs=shape.limits.max_num_seqs,
+            enable_prefix_caching=shape.prefix_caching,
+            enforce_eager=True,
+            kv_cache_memory_bytes=1 << 20,
+        ).create_engine_config()
+    config.cache_config.block_size = shape.block_size
+    config.cache_config.num_gpu_blocks = shape.blocks + 1
+    config.scheduler_config.watermark = shape.watermark
+    # The CPU platform switches this off; a scheduler without a device has no reason to.
+    config.scheduler_config.async_scheduling = shape.limits.async_scheduling
+    return config
+
+
+class LabEngine:
+    """Steps one scheduler. ``now_s`` is the only clock that any part of it sees."""
+
+    def __init__(self, shape: EngineShape, cost: CostModel, make_scheduler: SchedulerFactory) -> None:
+        config = make_config(shape)
+        self.now_s = 0.0
+        self.recomputed_tokens = 0
+        self.preemptions = 0
+        self.blocks = shape.blocks
+        self._cost = cost
+        self._depth = 2 if shape.limits.async_scheduling else 1
+        self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, float]] = deque()
+        self._device_free_s = 0.0
+        self._sequences: dict[str, LabSequence] = {}
+        self._hasher = _block_hasher(shape) if shape.prefix_caching else None
+        self._unique = _FIRST_UNIQUE
+        self.scheduler = make_scheduler(
+            vllm_config=config,
+            kv_cache_config=_pool(shape),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=shape.block_size,
+            log_stats=False,
+        )
+        # Those of Proxima's family plan by a clock; vLLM's own have none.
+        self.scheduler.proxima_clock = lambda: self.now_s
+
+    def add(self, request: LabRequest) -> None:
+        self._sequences[request.request_id] = LabSequence(request, request.input_tokens)
+        self.scheduler.add_request(
+            Request(
+                request_id=request.request_id,
+                prompt_token_ids=self._prompt(request),
+                sampling_params=SamplingParams(max_tokens=request.cap_tokens, stop_token_ids=[_STOP], temperature=0.0),
+                pooling_params=None,
+                arrival_time=self.now_s,
+                block_hasher=self._hasher,
+            )
+        )
+
+    def advance(self) -> StepEnd | None:
+        """Schedule what can be, then take in the oldest step; None when there is nothing to compute now."""
+        while len(self._in_flight) < self._depth and self.scheduler.has_unfinished_requests():
+            output = self.scheduler.schedule()
+            if not output.total_num_scheduled_tokens:
+                # An empty step still carries news, such as who finished, that the scheduler wants back.
+                self.scheduler.update_from_output(output, ModelRunnerOutput(req_ids=[], req_id_to_index={}))
+                break
+            self._dispatch(output)
+        if not self._in_flight:
+            return None
+        output, result, end_s = self._in_flight.popleft()
+        self.now_s = end_s if self._depth > 1 else end_s + self._cost.host_gap_s
+        return self._take_in(output, result)
+
+    def wait_until(self, time_s: float) -> None:
+        """Let time pass without computing."""
+        self.now_s = max(self.now_s, time_s)
+
+    @property
+    def running(self) -> int:
+        return len(self.scheduler.running)
+
+    @property
+    def used_blocks(self) -> int:
+        return self.blocks - int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def check_integrity(self) -> None:
+        """With nobody left, every block is free again. Raises LabError."""
+        left = sorted(self._sequences)
+        if left or self.scheduler.has_unfinished_requests():
+            raise LabError(f"{len(left)} requests have not ended, such as {left[:3]}")
+        if self.used_blocks:
+            raise LabError(f"{self.used_blocks} blocks are held by nobody")
+
+    def _dispatch(self, output: SchedulerOutput) -> None:
+        ids = list(output.num_scheduled_tokens)
+        result = ModelRunnerOutput(
+            req_ids=ids,
+            req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
+            sampled_token_ids=self._compute(output),
+        )
+        start_s = max(self.now_s, self._device_free_s)
+        self._device_free_s = start_s + self._cost.step_s(step_work(output))
+        self._in_flight.append((output, result, self._device_free_s))
+
+    def _compute(self, output: SchedulerOutput) -> list[list[int]]:
+        """What the worker would do: the positions are computed, and whoever's last one is among them gets a token."""
+        positions = first_positions(output)
+        self.preemptions += len(output.scheduled_cached_reqs.resumed_req_ids)
+        sampled: list[list[int]] = []
+        for request_id, count in output.num_scheduled_tokens.items():
+            start = positions[request_id]
+            sequence, end = self._sequences[request_id], start + count
+            self.recomputed_tokens += max(0, min(end, sequence.computed) - start)
+            sequence.computed = max(sequence.computed, end)
+            if end < sequence.length:
+                sampled.append([])
+                continue
+            sequence.length += 1
+            answered = sequence.length - sequence.request.input_tokens
+            sampled.append([_STOP if answered >= sequence.request.output_tokens else _ANSWER])
+        return sampled
+
+    def _take_in(self, output: SchedulerOutput, result: ModelRunnerOutput) -> StepEnd:
+        tokens: list[str] = []
+        finished: list[str] = []
+        for batch in self.scheduler.update_from_output(output, result).values():
+            for one in batch.outputs:
+                if one.new_token_ids:
+                    tokens.append(one.request_id)
+                if one.finish_reason is not None:
+                    finished.append(one.request_id)
+                    del self._sequences[one.request_id]
+        return StepEnd(self.now_s, tokens, finished)
+
+    def _prompt(self, request: LabRequest) -> list[int]:
+        """Tokens that are equal exactly where prefixes are."""
+        tokens: list[int] = []
+        for hash_id in request.prefix_hash_ids:
+            tokens += [-1 - hash_id] * PREFIX_BLOCK_TOKENS
+        del tokens[request.input_tokens :]
+        rest = request.input_tokens - len(tokens)
+        if rest:
+            self._unique += 1
+            tokens += [self._unique] + [_PROMPT] * (rest - 1)
+        return tokens
+
+
+class LabError(RuntimeError):
+    """A scheduler that lost a request or a block."""
+
+
+def _pool(shape: EngineShape) -> KVCacheConfig:
+    spec = FullAttentionSpec(block_size=shape.block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
+    # One block more: vLLM keeps block 0 for itself.
+    return KVCacheConfig(
+        num_blocks=shape.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
+
+
+def _block_hasher(shape: EngineShape) -> Any:
+    hash_function = get_hash_fn_by_name("sha256")
+    init_none_hash(hash_function)
+    return get_request_block_hasher(shape.block_size, hash_function)

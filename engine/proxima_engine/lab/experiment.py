@@ -1,0 +1,115 @@
+"""Arms, a workload and a machine put together: what the commands of the lab run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from proxima_config.slo import SLO
+from proxima_engine.lab.arms import ArmContext, ArmSpec
+from proxima_engine.lab.engine import EngineShape, LabEngine
+from proxima_engine.lab.figures import Figures, figures
+from proxima_engine.lab.profiles import Profile
+from proxima_engine.lab.requests import Workload
+from proxima_engine.lab.simulate import simulate
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Everything that is the same for all arms."""
+
+    workload: Workload
+    profile: Profile
+    blocks: int
+    block_size: int
+    slo: SLO
+    seed: int = 0
+    prefix_caching: bool = True
+    with_wall_time: bool = False
+
+    @property
+    def longest_tokens(self) -> int:
+        """The engine's context: what the longest request may need, as far as the pool holds it."""
+        wanted = max((each.input_tokens + each.cap_tokens for each in self.workload.requests), default=1)
+        return min(wanted, self.blocks * self.block_size)
+
+    def describe(self) -> dict[str, Any]:
+        workload, limits = self.workload, self.profile.limits
+        arrivals = "all arrivals" if workload.concurrency is None else f"{workload.concurrency} at once"
+        return {
+            "workload": workload.name,
+            "requests": len(workload.requests),
+            "concurrency": workload.concurrency,
+            "profile": self.profile.name,
+            "blocks": self.blocks,
+            "block_size": self.block_size,
+            "max_model_len": self.longest_tokens,
+            "limits": asdict(limits),
+            "slo": asdict(self.slo),
+            "seed": self.seed,
+            "prefix_caching": self.prefix_caching,
+            "sentence": f"{workload.name}: {len(workload.requests)} requests, {arrivals}; {self.profile.name}, "
+            f"{self.blocks} blocks of {self.block_size}; attained with TTFT ≤ {self.slo.ttft_s:g} s and stall ≤ "
+            f"{self.slo.stall_s:g} s",
+        }
+
+
+def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
+    """Raises LabError when the arm loses a request or a block."""
+    shape = EngineShape(
+        blocks=setting.blocks,
+        block_size=setting.block_size,
+        max_model_len=setting.longest_tokens,
+        limits=setting.profile.limits,
+        watermark=arm.watermark,
+        prefix_caching=setting.prefix_caching,
+    )
+    true_lengths = {each.request_id: each.output_tokens for each in setting.workload.requests}
+    context = ArmContext(ttft_s=setting.slo.ttft_s, true_lengths=true_lengths, seed=setting.seed)
+    engine = LabEngine(shape, setting.profile.cost, arm.make(context))
+    run = simulate(engine, setting.workload, longest_tokens=setting.longest_tokens)
+    found = figures(run, setting.slo, with_wall_time=setting.with_wall_time)
+    return {"cheats": arm.cheats, **found}
+
+
+def compare(arms: Sequence[ArmSpec], setting: Setting, progress: Progress) -> dict[str, Any]:
+    measured = {}
+    for arm in arms:
+        measured[arm.name] = run_arm(arm, setting)
+        progress(f"{arm.name}: {measured[arm.name]['attainment']:.1%} attained")
+    return {"setting": setting.describe(), "arms": measured}
+
+
+def sweep(arms: Sequence[ArmSpec], setting: Setting, loads: Sequence[float], progress: Progress) -> dict[str, Any]:
+    """Every arm at every load; a load multiplies the workload's arrival rate."""
+    curves: dict[str, Any] = {}
+    for arm in arms:
+        found = []
+        for load in loads:
+            found.append(run_arm(arm, replace(setting, workload=setting.workload.faster(load))))
+            progress(f"{arm.name} at {load:g}x: {found[-1]['attainment']:.1%} attained")
+        attained = [each["attainment"] for each in found]
+        curves[arm.name] = {
+            "attainment": attained,
+            "e2e_p99_s": [each["e2e_p99_s"] for each in found],
+            "load_at_90": last_load_above(loads, attained, 0.9),
+            "figures": found,
+        }
+    return {"setting": setting.describe(), "loads": list(loads), "arms": curves}
+
+
+def last_load_above(loads: Sequence[float], attained: Sequence[float], share: float) -> float | None:
+    """The load at which attainment first falls below a share, between two measured ones by a straight line.
+
+    The highest load where it never does; None where it does from the beginning.
+    """
+    if not attained or attained[0] < share:
+        return None
+    for index in range(1, len(loads)):
+        before, after = attained[index - 1], attained[index]
+        if after < share:
+            return loads[index - 1] + (loads[index] - loads[index - 1]) * (before - share) / (before - after)
+    return loads[-1]
