@@ -20,6 +20,8 @@ from proxima_config.traces import text_of
 from proxima_engine.lab.requests import DEFAULT_CAP_TOKENS, PREFIX_BLOCK_TOKENS, LabRequest, Workload
 
 _REQUIRED = ("arrival_s", "input_tokens", "output_tokens")
+_SURPLUS = "more fields"
+_LEAST_SCALE, _MOST_SCALE = 0.001, 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,8 @@ class Changes:
     def __post_init__(self) -> None:
         for name in ("rate_scale", "input_scale", "output_scale"):
             value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise UsageError(f"{name}: {value!r} must be a number above 0")
+            if not _LEAST_SCALE <= value <= _MOST_SCALE:
+                raise UsageError(f"{name}: {value!r} must be a number from {_LEAST_SCALE:g} to {_MOST_SCALE:g}")
         if not 0 <= self.jitter_s < math.inf:
             raise UsageError(f"jitter_s: {self.jitter_s!r} must be 0 s or more")
         for name in ("limit", "cap_tokens"):
@@ -105,18 +107,20 @@ def _blocks(tokens: int) -> int:
 
 def _rows(path: Path) -> Iterator[LabRequest]:
     """The requests as recorded, in the file's order."""
-    rows = csv.DictReader(text_of(path).splitlines(), restval="")
+    rows = csv.DictReader(text_of(path).splitlines(), restkey=_SURPLUS, restval="")
     if missing := [column for column in _REQUIRED if column not in (rows.fieldnames or ())]:
         raise UsageError(f"{path}:1: column {missing[0]} is missing; a trace begins with {','.join(_REQUIRED)}")
-    for index, row in enumerate(rows):
-        try:
+    try:
+        for index, row in enumerate(rows):
             yield _request(index, row)
-        except ValueError as error:
-            raise UsageError(f"{path}:{rows.line_num}: {error}") from error
+    except (ValueError, csv.Error) as error:
+        raise UsageError(f"{path}:{rows.line_num}: {error}") from error
 
 
 def _request(index: int, row: Mapping[str, str]) -> LabRequest:
     """Raises ValueError that says which rule the row breaks."""
+    if _SURPLUS in row:
+        raise ValueError("more fields than the first line has columns")
     input_tokens = _count(row, "input_tokens")
     output_tokens = _count(row, "output_tokens")
     return LabRequest(
