@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,11 +18,11 @@ MAX_WAIT_S = 10.0
 
 
 def waiting(name: str, arrival_s: float, blocks: int, not_ready: Reason | None = None) -> WaitingRequest:
-    return WaitingRequest(name, (0, arrival_s, name), blocks, not_ready)
+    return WaitingRequest(name, (0, arrival_s, name), blocks, 32 * blocks, 0, 100, not_ready)
 
 
 def running(name: str, arrival_s: float, blocks: int, *, growth: int = 0, started_s: float = 0.0) -> RunningRequest:
-    return RunningRequest(name, (0, arrival_s, name), blocks, growth, started_s, remaining_tokens=100)
+    return RunningRequest(name, (0, arrival_s, name), blocks, growth, started_s, 32 * blocks, 0, cap_tokens=100)
 
 
 def view(
@@ -34,7 +35,19 @@ def view(
 ) -> StepView:
     known = {request.request_id: request.blocks_at_most for request in queue} | dict(exact or {})
     used = sum(request.blocks for request in busy)
-    return StepView(now_s, 0.05, free, used, slots, busy, queue, known.__getitem__)
+    return StepView(
+        now_s=now_s,
+        step_s=0.05,
+        free_blocks=free,
+        used_blocks=used,
+        blocks_total=used + free,
+        block_size=32,
+        slots=slots,
+        running=busy,
+        waiting=queue,
+        steps_in_flight=0,
+        exact_blocks=known.__getitem__,
+    )
 
 
 @pytest.fixture
@@ -117,7 +130,7 @@ def test_prefix_lookups_per_step_are_bounded(policy: ReadySetPolicy) -> None:
         return 20
 
     queue = [waiting(f"r{index}", index, 20) for index in range(50)]
-    policy.plan(StepView(0.0, 0.05, 10, 0, 100, (), queue, exact))
+    policy.plan(replace(view(*queue, free=10), exact_blocks=exact))
     assert asked == [f"r{index}" for index in range(EXACT_LOOKUPS_PER_STEP)]
 
 
@@ -167,13 +180,14 @@ def test_every_request_starts_within_the_bound_of_those_ahead(arrivals: list[tup
         by_name = {request.request_id: request for request in queue}
         for name, _ in plan.yields:
             victim = busy.pop(name)[0]
-            queue.append(WaitingRequest(name, victim.key, victim.blocks))
+            queue.append(waiting(name, victim.arrival_s, victim.blocks))
         for name in plan.order:
             for older in by_name.values():
                 if older.key < by_name[name].key and older.request_id not in plan.order:
                     passed_at.setdefault(older.request_id, now_s)
                     assert now_s - passed_at[older.request_id] < MAX_WAIT_S
-            started = RunningRequest(name, by_name[name].key, by_name[name].blocks_at_most, 0, now_s + 0.5, 10)
+            request = by_name[name]
+            started = running(name, request.arrival_s, request.blocks_at_most, started_s=now_s + 0.5)
             busy[name] = (started, now_s + lasts[name])
             passed_at.pop(name, None)
         queue = sorted((request for request in queue if request.request_id not in plan.order), key=lambda r: r.key)

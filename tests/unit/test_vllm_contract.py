@@ -59,6 +59,7 @@ SYMBOLS = [
         f"{ENGINE}/scheduler.py",
         "self request timestamp drop_stale_output",
     ),
+    Relied(f"{SCHED}.scheduler.Scheduler._free_request", f"{ENGINE}/scheduler.py", "self request delay_free_blocks"),
     Relied(f"{SCHED}.scheduler.Scheduler.shutdown", f"{ENGINE}/scheduler.py", "self"),
     Relied(f"{SCHED}.scheduler.Scheduler.get_request_counts", f"{ENGINE}/scheduling/report.py", "self"),
     Relied(f"{SCHED}.async_scheduler.AsyncScheduler", f"{ENGINE}/scheduler.py"),
@@ -182,13 +183,13 @@ SCHEDULER_ATTRIBUTES = {
     ),
     f"{ENGINE}/scheduling/view_builder.py": (
         "kv_cache_manager kv_cache_config block_size num_lookahead_tokens num_waiting_for_streaming_input "
-        "scheduler_reserve_full_isl max_model_len"
+        "scheduler_reserve_full_isl max_model_len sched_step_seq processed_step_seq"
     ),
     f"{ENGINE}/scheduling/report.py": "parallel_config",
 }
 REQUEST_ATTRIBUTES = (
     "request_id arrival_time priority status num_tokens num_prompt_tokens num_computed_tokens num_tokens_with_spec "
-    "num_output_placeholders max_tokens"
+    "num_output_placeholders num_output_tokens max_tokens"
 )
 
 

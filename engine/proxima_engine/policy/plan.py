@@ -47,6 +47,8 @@ class Plan:
     """Why each other waiting request that was looked at does not start."""
     yields: tuple[tuple[str, YieldMode], ...] = ()
     """Running requests that give up their blocks before the step."""
+    idle: bool = False
+    """Nobody computes in this step, not even those who run."""
     backfilled: int = 0
     """How many requests in `order` pass an older one that does not fit."""
     head_start_s: float | None = None

@@ -17,8 +17,17 @@ class WaitingRequest:
     key: SortKey
     blocks_at_most: int
     """Blocks it needs to start if no prefix of it is cached."""
+    prompt_tokens: int
+    output_tokens: int
+    """Tokens that it has generated already: more than 0 after it gave up its blocks."""
+    cap_tokens: int
+    """Declared upper bound of its output; its true length is not known to any policy."""
     not_ready: Reason | None = None
     """Set when it waits for something other than blocks, which vLLM itself checks at dispatch."""
+
+    @property
+    def arrival_s(self) -> float:
+        return self.key[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +40,20 @@ class RunningRequest:
     """Blocks it needs on top for the coming step."""
     started_s: float
     """Time of the first plan that saw it running."""
-    remaining_tokens: int
-    """Tokens until its declared cap; its true length is not known to any policy."""
+    prompt_tokens: int
+    output_tokens: int
+    """Tokens that it has generated so far."""
+    cap_tokens: int
+    """Declared upper bound of its output; its true length is not known to any policy."""
+
+    @property
+    def arrival_s(self) -> float:
+        return self.key[1]
+
+    @property
+    def remaining_tokens(self) -> int:
+        """Tokens until its declared cap."""
+        return max(0, self.cap_tokens - self.output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +64,16 @@ class StepView:
     free_blocks: int
     """Free blocks, less the watermark that the KV manager keeps."""
     used_blocks: int
+    blocks_total: int
+    block_size: int
+    """Tokens in a block."""
     slots: int
     """How many more requests may run."""
     running: Sequence[RunningRequest]
     waiting: Sequence[WaitingRequest]
     """In order of `key`. May be cut after a number of requests: the rest is not looked at in this step."""
+    steps_in_flight: int
+    """Steps that the device has not finished: what they end is not free yet."""
     exact_blocks: Callable[[str], int]
     """Blocks a waiting request needs to start, cached prefix counted: the KV manager's own formula. Costs a lookup
     per block of the prompt, so ask only where the answer can change the decision."""

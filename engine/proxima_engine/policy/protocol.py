@@ -1,0 +1,35 @@
+"""What a policy has to offer, and what it may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from proxima_engine.policy.plan import Plan
+from proxima_engine.policy.view import StepView
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """A request that ended by itself, and so tells something about lengths; aborted ones do not."""
+
+    request_id: str
+    prompt_tokens: int
+    output_tokens: int
+    cap_tokens: int
+    """Its declared cap: with ``output_tokens`` at the cap, the answer was cut and would have been longer."""
+
+
+class Policy(Protocol):
+    def plan(self, view: StepView) -> Plan:
+        """Decide one step. Reads no clock: `view.now_s` is the time."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromFinished(Protocol):
+    """A policy that wants to know how long answers turn out to be."""
+
+    def finished(self, request: FinishedRequest) -> None:
+        """Called before the next plan after the request ended."""
+        ...
