@@ -99,6 +99,20 @@ SYMBOLS = [
     Relied("vllm.v1.engine.async_llm.AsyncLLM.reset_mm_cache", f"{ENGINE}/runtime.py", "self"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.shutdown", f"{ENGINE}/runtime.py", "self timeout"),
     Relied("vllm.v1.engine.utils.CoreEngineProcManager", f"{ENGINE}/processes.py"),
+    # The lab
+    Relied("vllm.engine.arg_utils.EngineArgs.create_engine_config", f"{ENGINE}/lab/engine.py"),
+    Relied("vllm.sampling_params.SamplingParams", f"{ENGINE}/lab/engine.py"),
+    Relied("vllm.utils.hashing.get_hash_fn_by_name", f"{ENGINE}/lab/engine.py", "hash_fn_name"),
+    Relied("vllm.v1.core.kv_cache_utils.init_none_hash", f"{ENGINE}/lab/engine.py", "hash_fn"),
+    Relied(
+        "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
+        f"{ENGINE}/lab/engine.py",
+        "block_size caching_hash_fn",
+    ),
+    Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/lab/engine.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/lab/engine.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheGroupSpec", f"{ENGINE}/lab/engine.py"),
+    Relied("vllm.v1.structured_output.StructuredOutputManager", f"{ENGINE}/lab/engine.py", "vllm_config"),
     # The CPU platform
     Relied("vllm.config.CompilationMode.NONE", f"{ENGINE}/platform_cpu.py"),
     Relied("vllm.v1.worker.cpu_worker.CPUWorker.sample_tokens", f"{ENGINE}/worker_cpu.py", "self grammar_output"),

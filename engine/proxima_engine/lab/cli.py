@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         ("run", "Run one arm under one workload.", _configure_run, _run),
         ("compare", "Run several arms under the same workload.", _configure_compare, _compare),
         ("sweep", "Run several arms at growing load.", _configure_sweep, _sweep),
+        ("calibrate", "Fit the cost of steps to a real engine's log.", _configure_calibrate, _calibrate),
     )
     for name, summary, configure, run in words:
         word = actions.add_parser(
@@ -61,6 +63,22 @@ def _configure_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves: .svg, .png or .pdf")
 
 
+def _configure_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--steps", type=Path, required=True, metavar="FILE", help="log of an engine started with --step-log FILE"
+    )
+    parser.add_argument("--name", default="calibrated", metavar="NAME", help="name of the profile")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the profile there, for --profile FILE")
+    parser.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        metavar="REPORT:REQUESTS",
+        help="a run of `bench serve --json --log-requests` to predict with it; may be repeated",
+    )
+    parser.add_argument("--arm", default="native", metavar="NAME", help="scheduler of the checked runs (native)")
+
+
 def _add_setting(parser: argparse.ArgumentParser) -> None:
     traffic = parser.add_argument_group("traffic")
     source = traffic.add_mutually_exclusive_group()
@@ -74,7 +92,7 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
     ):
         traffic.add_argument(flag, type=float, default=1.0, metavar="X", help=text)
     traffic.add_argument("--jitter-s", type=float, default=0.0, metavar="S", help="tick of the trace, to spread out")
-    traffic.add_argument("--max-tokens", type=int, default=1024, metavar="N", help="declared by all (default: 1024)")
+    traffic.add_argument("--max-tokens", type=int, metavar="N", help="declared by all requests (default: 1024)")
     traffic.add_argument("--seed", type=int, default=0, metavar="N", help="fixes all that is drawn (default: 0)")
     machine = parser.add_argument_group("machine")
     machine.add_argument("--profile", default="h100-llama2-7b", metavar="NAME", help="cost of steps, or a .yaml file")
@@ -117,6 +135,25 @@ def _sweep(options: argparse.Namespace) -> int:
     return 0
 
 
+def _calibrate(options: argparse.Namespace) -> int:
+    from proxima_engine.lab import calibrate, calibration_report, check
+    from proxima_engine.lab.arms import arm
+    from proxima_engine.lab.profiles import Profile
+
+    found = calibrate.calibrate(calibrate.read(options.steps))
+    limits = _limits(options)
+    predictions = {}
+    for text in options.check:
+        measured = check.read(text)
+        setting = _setting_for(options, measured.workload, Profile(options.name, found.cost, limits))
+        predictions[measured.name] = check.predict(measured, arm(options.arm), setting)
+    values = calibration_report.as_json(found, options.name, limits, predictions)
+    if options.output is not None:
+        calibration_report.write_profile(values["profile"], options.output)
+    _print(options, values, calibration_report.show)
+    return 0
+
+
 def _arms(text: str) -> list[Any]:
     from proxima_engine.lab.arms import arm
 
@@ -127,20 +164,19 @@ def _arms(text: str) -> list[Any]:
 
 
 def _setting(options: argparse.Namespace) -> Any:
-    from proxima_engine.lab.experiment import Setting
     from proxima_engine.lab.profiles import profile
 
-    for name in ("blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    chosen = profile(options.profile)
+    return _setting_for(options, _workload(options), replace(chosen, limits=_changed(options, chosen.limits)))
+
+
+def _setting_for(options: argparse.Namespace, workload: Any, profile: Any) -> Any:
+    from proxima_engine.lab.experiment import Setting
+
+    _at_least_1(options, "blocks", "block_size")
     return Setting(
-        workload=_workload(options),
-        profile=profile(options.profile).limited(
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            max_num_seqs=options.max_num_seqs,
-            async_scheduling=options.async_scheduling,
-        ),
+        workload=workload,
+        profile=profile,
         blocks=options.blocks,
         block_size=options.block_size,
         slo=_slo(options.slo),
@@ -150,19 +186,45 @@ def _setting(options: argparse.Namespace) -> Any:
     )
 
 
+def _limits(options: argparse.Namespace) -> Any:
+    """Those of a machine that is being calibrated: vLLM's on a CPU, unless told otherwise."""
+    from proxima_engine.lab.profiles import Limits
+
+    return _changed(options, Limits(max_num_batched_tokens=4096, max_num_seqs=256, async_scheduling=False))
+
+
+def _changed(options: argparse.Namespace, limits: Any) -> Any:
+    _at_least_1(options, "max_num_seqs", "max_num_batched_tokens")
+    given = {name: getattr(options, name) for name in ("max_num_batched_tokens", "max_num_seqs", "async_scheduling")}
+    return replace(limits, **{name: value for name, value in given.items() if value is not None})
+
+
+def _at_least_1(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+
+
 def _workload(options: argparse.Namespace) -> Any:
     from proxima_config.traces import AZURE_CUT
     from proxima_engine.lab import generators, traces
+    from proxima_engine.lab.requests import DEFAULT_CAP_TOKENS
 
     if options.generate is not None:
-        return generators.parse(options.generate, seed=options.seed, cap_tokens=options.max_tokens)
+        return generators.parse(
+            options.generate,
+            seed=options.seed,
+            cap_tokens=options.max_tokens,
+            pool_tokens=options.blocks * options.block_size,
+        )
     changes = traces.Changes(
         limit=options.limit,
         rate_scale=options.rate_scale,
         input_scale=options.input_scale,
         output_scale=options.output_scale,
         jitter_s=options.jitter_s,
-        cap_tokens=options.max_tokens,
+        cap_tokens=DEFAULT_CAP_TOKENS if options.max_tokens is None else options.max_tokens,
         seed=options.seed,
     )
     return traces.read(options.trace or Path(AZURE_CUT), changes)

@@ -12,7 +12,7 @@ from proxima_engine.lab.engine import EngineShape, LabEngine
 from proxima_engine.lab.figures import Figures, figures
 from proxima_engine.lab.profiles import Profile
 from proxima_engine.lab.requests import Workload
-from proxima_engine.lab.simulate import simulate
+from proxima_engine.lab.simulate import Run, simulate
 
 Progress = Callable[[str], None]
 
@@ -57,7 +57,7 @@ class Setting:
         }
 
 
-def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
+def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
     """Raises LabError when the arm loses a request or a block."""
     shape = EngineShape(
         blocks=setting.blocks,
@@ -70,8 +70,11 @@ def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
     true_lengths = {each.request_id: each.output_tokens for each in setting.workload.requests}
     context = ArmContext(ttft_s=setting.slo.ttft_s, true_lengths=true_lengths, seed=setting.seed)
     engine = LabEngine(shape, setting.profile.cost, arm.make(context))
-    run = simulate(engine, setting.workload, longest_tokens=setting.longest_tokens)
-    found = figures(run, setting.slo, with_wall_time=setting.with_wall_time)
+    return simulate(engine, setting.workload, longest_tokens=setting.longest_tokens)
+
+
+def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
+    found = figures(simulate_arm(arm, setting), setting.slo, with_wall_time=setting.with_wall_time)
     return {"cheats": arm.cheats, **found}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -34,11 +34,6 @@ class Profile:
     name: str
     cost: CostModel
     limits: Limits
-
-    def limited(self, **limits: int | bool | None) -> Profile:
-        """The same machine started with other limits; those that are None stay."""
-        given = {name: value for name, value in limits.items() if value is not None}
-        return replace(self, limits=replace(self.limits, **given))
 
 
 def profile(name: str) -> Profile:

@@ -1,0 +1,110 @@
+"""`proxima lab` as users type it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxima_server.cli.main import main
+
+SMALL = ["--limit", "60", "--rate-scale", "3", "--blocks", "400"]
+FIGURES = {
+    "attainment",
+    "goodput_rps",
+    "qps",
+    "output_tokens_per_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "e2e_mean_s",
+    "e2e_p95_s",
+    "e2e_p99_s",
+    "stall_p95_s",
+    "stall_max_s",
+    "preemptions",
+    "recomputed_tokens",
+    "pool_use_mean",
+    "running_mean",
+    "schedule_us_mean",
+}
+
+
+@pytest.fixture
+def lab(capsys):
+    def lab(*flags):
+        code = main(["lab", *flags])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return lab
+
+
+def test_the_same_seed_gives_the_same_json(lab):
+    flags = ["compare", *SMALL, "--jitter-s", "0.1", "--arms", "native,proxima,past-future,sjf-oracle", "--json"]
+    code, first, _ = lab(*flags, "--seed", "3")
+    assert code == 0
+    assert lab(*flags, "--seed", "3")[1] == first
+    assert lab(*flags, "--seed", "4")[1] != first
+    arms = json.loads(first)["arms"]
+    assert FIGURES <= set(arms["native"])
+    assert [name for name, figures in arms.items() if figures["cheats"]] == ["sjf-oracle"]
+    assert all(figures["requests"] == 60 for figures in arms.values())
+
+
+def test_the_table_names_the_setting_and_who_cheats(lab, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = lab("compare", *SMALL, "--arms", "native,sjf-oracle", "--time-scheduler")
+    assert code == 0
+    for part in ("azure2023_conv_1500: 60 requests", "h100-llama2-7b, 400 blocks of 16", "schedule, µs"):
+        assert part in out
+    assert "sjf-oracle knows every answer's true length" in out
+    assert "native: " in err
+
+
+def test_a_sweep_finds_the_load_that_each_arm_bears_and_draws_it(lab, tmp_path):
+    plot = tmp_path / "curves.svg"
+    flags = ["sweep", "--limit", "60", "--blocks", "1500", "--arms", "native,deadline-watermark", "--loads", "0.5,8"]
+    code, out, _ = lab(*flags, "--plot", str(plot), "--json")
+    assert code == 0
+    report = json.loads(out)
+    assert report["loads"] == [0.5, 8]
+    curve = report["arms"]["native"]
+    assert curve["attainment"][0] > curve["attainment"][1]
+    assert 0.5 <= curve["load_at_90"] < 8
+    picture = plot.read_text()
+    assert picture.startswith("<?xml")
+    assert "deadline-watermark" in picture
+    lab(*flags, "--plot", str(plot), "--json")
+    assert plot.read_text() == picture
+
+
+def test_made_up_traffic_and_one_arm(lab):
+    code, out, _ = lab("run", "--generate", "giant-head:requests=20", "--blocks", "200", "--json")
+    assert code == 0
+    (name, figures) = next(iter(json.loads(out)["arms"].items()))
+    assert name == "proxima"
+    assert figures["requests"] == 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["compare", "--arms", "nativ"], "did you mean native"),
+        (["compare", "--arms", "native,native"], "names one twice"),
+        (["compare", "--slo", "ttft=2"], "--slo must look like"),
+        (["compare", "--slo", "ttft=0,stall=1"], "--slo must look like"),
+        (["compare", "--blocks", "0"], "--blocks must be at least 1"),
+        (["compare", "--max-tokens", "0"], "cap_tokens: 0"),
+        (["compare", "--rate-scale", "-1"], "rate_scale"),
+        (["compare", "--trace", "missing.csv"], "missing.csv: cannot be read"),
+        (["compare", "--generate", "posson"], "did you mean"),
+        (["compare", "--profile", "h100"], "--profile: h100 is unknown"),
+        (["sweep", "--loads", "1,0.5"], "--loads must be growing"),
+        (["sweep", "--plot", "x.gif"], "--plot must end with"),
+        (["calibrate", "--steps", "missing.jsonl"], "missing.jsonl cannot be read"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_names_the_rule(lab, flags, message):
+    code, _, err = lab(*flags)
+    assert code == 2
+    assert message in err
