@@ -16,7 +16,7 @@ from proxima_config.errors import UsageError
 
 VLLM = "vllm"
 """Kind of arm: vLLM's own API server."""
-KINDS = ("native", "proxima", VLLM)
+KINDS = ("native", "proxima", "gang", VLLM)
 """What can be started: `proxima serve` with a scheduler, or vLLM's own server."""
 _URL = "url:"
 # A comma inside a flag's value is no end of an arm.

@@ -16,9 +16,9 @@ _EXAMPLES = """\
   proxima bench compare --arms "url:old=http://10.0.0.7:8000,url:new=http://10.0.0.8:8000" --poisson 4
   proxima bench compare --arms native,proxima --model meta-llama/Llama-3.1-8B-Instruct -- --tensor-parallel-size 2
 
-Arms are native and proxima (proxima serve with that scheduler), vllm (vLLM's own server with its own defaults), one of
-these with flags (native+--max-num-seqs=64), or url:NAME=URL for a server that runs already. The others are compared
-with the first. Flags after -- go to every arm that is started.
+Arms are native, proxima and gang (proxima serve with that scheduler), vllm (vLLM's own server with its own defaults),
+one of these with flags (native+--max-num-seqs=64), or url:NAME=URL for a server that runs already. The others are
+compared with the first. Flags after -- go to every arm that is started.
 exit code: 0 measured; 1 an arm did not start, did not answer or ignored the lengths asked for; 2 wrong usage.
 """
 

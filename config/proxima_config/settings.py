@@ -52,10 +52,11 @@ class ServerSettings(Section):
 class SchedulerSettings(Section):
     """Which requests start, and when."""
 
-    kind: Annotated[Literal["proxima", "native"], CliFlag("--scheduler")] = Field(
+    kind: Annotated[Literal["proxima", "native", "gang"], CliFlag("--scheduler")] = Field(
         default="proxima",
-        description="Who decides which requests start: Proxima's policy, or vLLM's own scheduler untouched (the "
-        "rollback). On the command line --use-proxima and --no-use-proxima mean the same.",
+        description="Who decides which requests start: Proxima's policy, vLLM's own scheduler untouched (native, the "
+        "rollback), or all-or-nothing allocation (gang, a teaching baseline for comparisons, nothing to serve with). "
+        "On the command line --use-proxima and --no-use-proxima choose between the first two.",
     )
     max_wait_s: float = Field(
         default=30.0,

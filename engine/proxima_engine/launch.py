@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCHEDULER_FACTORY = "proxima_engine.scheduler.select_scheduler"
+SCHEDULER_FACTORIES = {
+    "proxima": "proxima_engine.scheduler.select_scheduler",
+    "gang": "proxima_engine.gang.select_gang_scheduler",
+}
+"""What vLLM is told by kind of scheduler; `native` is what it does when told nothing."""
 # Expanded in the engine process, see SchedulerOptions.snapshot_endpoint.
 SNAPSHOT_ENDPOINT = f"ipc://${{{DIRECTORY_VARIABLE}}}/snapshot"
 CPU_WORKER = "proxima_engine.worker_cpu.ProximaCPUWorker"
@@ -43,8 +47,8 @@ def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool
     engine = dict(settings.engine)
     if engine.get("served_model_name") is None:
         engine["served_model_name"] = [model.served_name]
-    if settings.scheduler.kind == "proxima":
-        engine["scheduler_cls"] = SCHEDULER_FACTORY
+    if settings.scheduler.kind in SCHEDULER_FACTORIES:
+        engine["scheduler_cls"] = SCHEDULER_FACTORIES[settings.scheduler.kind]
     if on_cpu and engine.get("worker_cls") in (None, "auto"):
         engine["worker_cls"] = CPU_WORKER
     elif on_cpu:

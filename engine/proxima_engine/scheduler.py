@@ -101,7 +101,8 @@ class ProximaScheduler(Scheduler):
         if not self.proxima_plan.idle:
             return super().schedule(throttle_prefills)
         # vLLM's own way of computing nothing while requests run. Set directly: the setter logs each call.
-        before, self._pause_state = self._pause_state, PauseState.PAUSED_ALL
+        before = self.pause_state
+        self._pause_state = PauseState.PAUSED_ALL
         try:
             return super().schedule(throttle_prefills)
         finally:

@@ -100,7 +100,7 @@ class Gateway:
     @property
     def initial_policy_state(self) -> PolicyState:
         """Before a scheduler has reported; the native scheduler has no policy and never reports."""
-        return PolicyState.OK if self.settings.scheduler.kind == "proxima" else PolicyState.NATIVE
+        return PolicyState.NATIVE if self.settings.scheduler.kind == "native" else PolicyState.OK
 
     def policy_state(self) -> dict[str, Any]:
         """State of the scheduling policy: the worst of all engine ranks, with its last error."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
 
 STEP_S = 0.05
+STOP = 999
 TINY_LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -118,6 +120,8 @@ class SteppingEngine:
     vllm_config: VllmConfig
     blocks: int
     kind: str = "proxima"
+    make_scheduler: Callable[..., Scheduler] | None = None
+    """Instead of a kind: called as vLLM calls its scheduler class."""
     now_s: float = 1000.0
     started_s: dict[str, float] = field(default_factory=dict)
     start_order: list[str] = field(default_factory=list)
@@ -137,7 +141,8 @@ class SteppingEngine:
         init_none_hash(hash_function)
         self._hasher = get_request_block_hasher(block_size, hash_function)
         self._overlap = bool(config.scheduler_config.async_scheduling)
-        self.scheduler = SCHEDULERS[self.kind, self._overlap](
+        make_scheduler = self.make_scheduler or SCHEDULERS[self.kind, self._overlap]
+        self.scheduler = make_scheduler(
             vllm_config=config,
             kv_cache_config=pool,
             structured_output_manager=StructuredOutputManager(config),
@@ -149,19 +154,31 @@ class SteppingEngine:
         self.memory = PagedMemory(block_size)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._prompts: dict[str, list[int]] = {}
+        self._answer_tokens: dict[str, int] = {}
 
-    def add(self, request_id: str, prompt: list[int] | int, max_tokens: int, *, priority: int = 0) -> Request:
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int] | int,
+        max_tokens: int,
+        *,
+        priority: int = 0,
+        answer_tokens: int | None = None,
+    ) -> Request:
+        """``answer_tokens``: where the model stops by itself; without it the answer goes on to ``max_tokens``."""
         tokens = [len(self._prompts) + 1] * prompt if isinstance(prompt, int) else prompt
         request = Request(
             request_id=request_id,
             prompt_token_ids=list(tokens),
-            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=[STOP]),
             pooling_params=None,
             arrival_time=self.now_s + 1e-6 * len(self._prompts),
             priority=priority,
             block_hasher=self._hasher,
         )
         self._prompts[request_id] = list(tokens)
+        if answer_tokens is not None:
+            self._answer_tokens[request_id] = answer_tokens
         self.texts[request_id] = list(tokens)
         self.scheduler.add_request(request)
         return request
@@ -202,7 +219,7 @@ class SteppingEngine:
         """The text of a request that ran alone."""
         tokens = list(self._prompts[request_id])
         for _ in range(output_tokens):
-            tokens.append(next_token(tokens))
+            tokens.append(self._next_token(request_id, tokens))
         return tokens
 
     def check_integrity(self) -> None:
@@ -221,13 +238,19 @@ class SteppingEngine:
         for request_id, count in output.num_scheduled_tokens.items():
             text, end = self.texts[request_id], starts[request_id] + count
             self.memory.compute(request_id, text, starts[request_id], end)
-            new = [next_token(text)] if end == len(text) else []
-            # The worker knows a sampled token before the scheduler does when a step is in flight.
-            text.extend(new)
+            new = [self._next_token(request_id, text)] if end == len(text) else []
+            # The worker knows a sampled token before the scheduler does when a step is in flight, which also means
+            # that it computes one more for a request that has just stopped.
+            if text[-1] != STOP:
+                text.extend(new)
             request_ids.append(request_id)
             sampled.append(new)
         index = {request_id: position for position, request_id in enumerate(request_ids)}
         return ModelRunnerOutput(req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled)
+
+    def _next_token(self, request_id: str, tokens: list[int]) -> int:
+        produced = len(tokens) - len(self._prompts[request_id])
+        return STOP if produced + 1 == self._answer_tokens.get(request_id) else next_token(tokens)
 
     def _finish(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         for batch in self.scheduler.update_from_output(output, result).values():

@@ -27,10 +27,11 @@ QUICK = ["--requests", "4", "--warmup", "1", "--concurrency", "2", "--output-tok
 
 class TestArms:
     def test_all_kinds(self):
-        text = 'native,native+--max-num-seqs=64+--seed=1,vllm+--hf-overrides={"a":1,"b":2},url:old=http://h:1/v1'
-        native, small, vllm, old = arms.parse(text)
+        text = 'native,native+--max-num-seqs=64+--seed=1,gang,vllm+--hf-overrides={"a":1,"b":2},url:old=http://h:1/v1'
+        native, small, gang, vllm, old = arms.parse(text)
         assert (native.kind, native.flags) == ("native", ())
         assert (small.name, small.flags) == ("native+--max-num-seqs=64+--seed=1", ("--max-num-seqs=64", "--seed=1"))
+        assert gang.kind == "gang"
         assert (vllm.kind, vllm.flags) == ("vllm", ('--hf-overrides={"a":1,"b":2}',))
         assert (old.name, old.url) == ("old", "http://h:1")
 

@@ -193,7 +193,7 @@ def test_null_gives_vllm_its_own_default_back(tmp_path):
         ),
         pytest.param(
             {"PROXIMA__SCHEDULER__KIND": "nativ"},
-            "environment PROXIMA__SCHEDULER__KIND: scheduler.kind: 'nativ' must be 'proxima' or 'native'",
+            "environment PROXIMA__SCHEDULER__KIND: scheduler.kind: 'nativ' must be 'proxima', 'native' or 'gang'",
             id="no_such_choice",
         ),
         pytest.param(

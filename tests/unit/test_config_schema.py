@@ -95,7 +95,7 @@ def test_a_file_with_everything_is_valid():
         pytest.param({"server": {"port": 70000}}, id="out_of_bounds"),
         pytest.param({"server": {"port": "8000"}}, id="quoted_number"),
         pytest.param({"server": {"root_path": "llm/"}}, id="pattern"),
-        pytest.param({"scheduler": {"kind": "gang"}}, id="no_such_choice"),
+        pytest.param({"scheduler": {"kind": "gangs"}}, id="no_such_choice"),
         pytest.param({"engine": {"max_num_seq": 1}}, id="unknown_flag"),
         pytest.param({"engine": {"max_num_seqs": 0}}, id="vllms_bound"),
         pytest.param({"engine": {"max_num_seqs": True}}, id="boolean_as_number"),

@@ -136,7 +136,7 @@ def test_the_policy_has_no_field_that_could_carry_it():
     fields = {field.name for view in (StepView, RunningRequest, WaitingRequest) for field in dataclasses.fields(view)}
     assert fields == {
         "now_s", "step_s", "free_blocks", "used_blocks", "blocks_total", "block_size", "slots", "running", "waiting",
-        "steps_in_flight", "exact_blocks", "request_id", "key", "blocks", "growth_blocks", "started_s",
+        "in_flight", "exact_blocks", "request_id", "key", "blocks", "growth_blocks", "started_s",
         "blocks_at_most", "not_ready", "prompt_tokens", "output_tokens", "cap_tokens",
     }  # fmt: skip
 

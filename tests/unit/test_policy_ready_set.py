@@ -2,52 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from step_views import running, view, waiting
 
 from proxima_engine.policy.admission import EXACT_LOOKUPS_PER_STEP, ReadySetPolicy
 from proxima_engine.policy.demand import blocks_for, growth_blocks, tokens_until_free
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
-from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
+from proxima_engine.policy.view import RunningRequest, WaitingRequest
 
 MAX_WAIT_S = 10.0
-
-
-def waiting(name: str, arrival_s: float, blocks: int, not_ready: Reason | None = None) -> WaitingRequest:
-    return WaitingRequest(name, (0, arrival_s, name), blocks, 32 * blocks, 0, 100, not_ready)
-
-
-def running(name: str, arrival_s: float, blocks: int, *, growth: int = 0, started_s: float = 0.0) -> RunningRequest:
-    return RunningRequest(name, (0, arrival_s, name), blocks, growth, started_s, 32 * blocks, 0, cap_tokens=100)
-
-
-def view(
-    *queue: WaitingRequest,
-    free: int,
-    now_s: float = 0.0,
-    slots: int = 100,
-    busy: tuple[RunningRequest, ...] = (),
-    exact: Mapping[str, int] | None = None,
-) -> StepView:
-    known = {request.request_id: request.blocks_at_most for request in queue} | dict(exact or {})
-    used = sum(request.blocks for request in busy)
-    return StepView(
-        now_s=now_s,
-        step_s=0.05,
-        free_blocks=free,
-        used_blocks=used,
-        blocks_total=used + free,
-        block_size=32,
-        slots=slots,
-        running=busy,
-        waiting=queue,
-        steps_in_flight=0,
-        exact_blocks=known.__getitem__,
-    )
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping_engine import STEP_S, SteppingEngine, engine_config
 
+from proxima_engine.gang import GangAsyncScheduler, GangScheduler
+from proxima_engine.launch import SCHEDULER_FACTORIES
 from proxima_engine.policy.admission import ReadySetPolicy
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import StepView
-from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler, select_scheduler
+from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
 
 MAX_WAIT_S = 2.0
 Start = Callable[..., SteppingEngine]
@@ -230,10 +233,15 @@ def test_whatever_happens_texts_are_right_and_no_block_is_lost(
     assert set(engine.ended) == set(names)
 
 
-def test_the_factory_follows_the_final_configuration(start: Start) -> None:
-    for overlap, expected in ((False, ProximaScheduler), (True, ProximaAsyncScheduler)):
+@pytest.mark.parametrize(
+    ("kind", "plain", "overlapping"),
+    [("proxima", ProximaScheduler, ProximaAsyncScheduler), ("gang", GangScheduler, GangAsyncScheduler)],
+)
+def test_the_factory_follows_the_final_configuration(start: Start, kind: str, plain: type, overlapping: type) -> None:
+    factory = pkgutil.resolve_name(SCHEDULER_FACTORIES[kind])
+    for overlap, expected in ((False, plain), (True, overlapping)):
         scheduler = start(overlap=overlap).scheduler
-        made = select_scheduler(
+        made = factory(
             scheduler.vllm_config, scheduler.kv_cache_config, scheduler.structured_output_manager, block_size=32
         )
         assert type(made) is expected

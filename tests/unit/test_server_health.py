@@ -50,7 +50,7 @@ async def test_a_failed_policy_is_visible_in_health_and_metrics():
     assert 'proxima_policy_failures_total{engine="0"} 2.0' in metrics
 
 
-@pytest.mark.parametrize(("kind", "state"), [("proxima", "ok"), ("native", "native")])
+@pytest.mark.parametrize(("kind", "state"), [("proxima", "ok"), ("native", "native"), ("gang", "ok")])
 async def test_health_names_the_scheduler(kind, state):
     async with fake_gateway(scheduler={"kind": kind}) as gateway:
         scheduler = (await gateway.client.get("/health")).json()["scheduler"]

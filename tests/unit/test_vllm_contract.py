@@ -107,7 +107,7 @@ SYMBOLS = [
     Relied(
         "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
         f"{ENGINE}/lab/engine.py",
-        "block_size caching_hash_fn",
+        "hash_block_size caching_hash_fn",
     ),
     Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/lab/engine.py"),
     Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/lab/engine.py"),
@@ -192,18 +192,18 @@ SYMBOLS = [
 
 SCHEDULER_ATTRIBUTES = {
     f"{ENGINE}/scheduler.py": (
-        "vllm_config scheduler_config policy waiting kv_holding_waiting running requests _pause_state "
+        "vllm_config scheduler_config policy waiting kv_holding_waiting running requests pause_state _pause_state "
         "requires_kv_delivery max_num_scheduled_tokens max_num_active_reqs"
     ),
     f"{ENGINE}/scheduling/view_builder.py": (
         "kv_cache_manager kv_cache_config block_size num_lookahead_tokens num_waiting_for_streaming_input "
-        "scheduler_reserve_full_isl max_model_len sched_step_seq processed_step_seq"
+        "scheduler_reserve_full_isl max_model_len"
     ),
     f"{ENGINE}/scheduling/report.py": "parallel_config",
 }
 REQUEST_ATTRIBUTES = (
     "request_id arrival_time priority status num_tokens num_prompt_tokens num_computed_tokens num_tokens_with_spec "
-    "num_output_placeholders num_output_tokens max_tokens"
+    "num_output_placeholders num_output_tokens num_in_flight_tokens max_tokens"
 )
 
 

@@ -72,8 +72,8 @@ class StepView:
     running: Sequence[RunningRequest]
     waiting: Sequence[WaitingRequest]
     """In order of `key`. May be cut after a number of requests: the rest is not looked at in this step."""
-    steps_in_flight: int
-    """Steps that the device has not finished: what they end is not free yet."""
+    in_flight: bool
+    """Whether the device still computes for some who run: it may end them, and their blocks are not free yet."""
     exact_blocks: Callable[[str], int]
     """Blocks a waiting request needs to start, cached prefix counted: the KV manager's own formula. Costs a lookup
     per block of the prompt, so ask only where the answer can change the decision."""

@@ -65,7 +65,7 @@ class ViewBuilder:
             slots=scheduler.max_num_active_reqs - len(scheduler.running) - scheduler.num_waiting_for_streaming_input,
             running=self._running_in_order(),
             waiting=self._waiting_in_order(),
-            steps_in_flight=scheduler.sched_step_seq - scheduler.processed_step_seq,
+            in_flight=any(request.num_in_flight_tokens for request in scheduler.running),
             exact_blocks=self._exact_blocks,
         )
 
