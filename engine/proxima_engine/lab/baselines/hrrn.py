@@ -1,0 +1,24 @@
+"""Highest response ratio next.
+
+Source: Brinch Hansen, "An analysis of response ratio scheduling", IFIP Congress 1971: the next to start is the one with
+the highest `(waited + service) / service`, so short ones go first and long ones age into their turn. Nobody is
+preempted for it. SGLang's policy `hrrn` (`managers/schedule_policy.py`) takes the prompt that is still to be computed
+for the service, the only part of the work that is known beforehand; so does this. With a rate that is the same for all,
+the order is that of `waited / tokens`.
+"""
+
+from __future__ import annotations
+
+from proxima_engine.policy.in_order import smallest_first, start_in_order
+from proxima_engine.policy.plan import Plan
+from proxima_engine.policy.view import StepView, WaitingRequest
+
+
+class HrrnPolicy:
+    def plan(self, view: StepView) -> Plan:
+        now_s = view.now_s
+
+        def minus_ratio(request: WaitingRequest) -> float:
+            return (request.arrival_s - now_s) / (request.prompt_tokens + request.output_tokens)
+
+        return start_in_order(view, smallest_first(view.waiting, minus_ratio))
