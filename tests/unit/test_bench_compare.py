@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from listening import listening
 from rich.console import Console
@@ -64,6 +64,7 @@ class TestRatios:
         assert (ratio.low, ratio.value, ratio.high) == pytest.approx((1.25, 1.25, 1.25))
         assert ratio.differs
 
+    @settings(max_examples=10)
     @given(st.lists(st.floats(0.01, 100), min_size=FEWEST_ROUNDS, max_size=6))
     def test_equal_arms_never_differ(self, values):
         ratio = ratio_of_medians(values, values)

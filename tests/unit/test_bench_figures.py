@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxima_bench.exchange import Exchange, Outcome
 from proxima_bench.figures import STATISTICS, distribution, error_rate, figures
 from proxima_bench.runner import Run
+from proxima_config.percentiles import percentile
 from proxima_config.slo import SLO
 
 TARGETS = SLO(ttft_s=2.0, stall_s=0.5)

@@ -202,7 +202,8 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_the_presets_are_what_they_are_called():
     presets = loads.presets()
     assert list(presets) == [
-        "article", "throughput", "pressure", "pressure-mixed", "overload", "no-pressure", "long-tail", "shared-prefix",
+        "article", "throughput", "out-of-the-box", "pressure", "pressure-mixed", "overload", "no-pressure", "long-tail",
+        "shared-prefix",
     ]  # fmt: skip
     article = presets["article"]
     assert (article.requests, article.shape.concurrency, article.temperature) == (200, 50, 0.7)
@@ -213,8 +214,9 @@ def test_the_presets_are_what_they_are_called():
     lengths_seen = {each.turns[0].output_tokens for each in drawn_preset(presets["pressure-mixed"]).measured}
     assert lengths_seen == {64, 512}
     assert presets["overload"].saturation_multiples == (0.8, 1.2, 1.5)
-    # Blind, but for the procedure of the original description, which named its number of tokens.
-    assert {name for name, load in presets.items() if load.lengths != "forced"} == {"article"}
+    # Blind, but for the procedure of the original description, which named its number of tokens, and for servers that
+    # have nothing but their own defaults.
+    assert {name for name, load in presets.items() if load.lengths != "forced"} == {"article", "out-of-the-box"}
 
 
 def drawn_preset(load):

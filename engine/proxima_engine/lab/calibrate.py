@@ -50,7 +50,9 @@ def read(path: Path) -> list[Step]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--steps: {path} cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from error
+        raise UsageError(
+            f"--steps: {path} cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})"
+        ) from error
     return [_step(f"{path}:{number}", line) for number, line in enumerate(lines, start=1)]
 
 
@@ -70,7 +72,8 @@ def calibrate(steps: Sequence[Step]) -> Calibration:
     held_out = steps[::_HELD_OUT]
     fitted = [step for index, step in enumerate(steps) if index % _HELD_OUT]
     weights = _fit(_terms(fitted), _seconds(fitted))
-    cost = Fitted(*(float(weight) for weight in weights), host_gap_s=_host_gap_s(steps))
+    step, token, sequence, context_token, attention_pair = (float(weight) for weight in weights)
+    cost = Fitted(step, token, sequence, context_token, attention_pair, _host_gap_s(steps))
     predicted = np.array([cost.step_s(step.work) for step in held_out])
     measured = _seconds(held_out)
     return Calibration(
@@ -94,7 +97,7 @@ def _seconds(steps: Sequence[Step]) -> Matrix:
     """Time on the device: from dispatch, or from the end of the step before where that was later, to the end."""
     ends = [steps[0].scheduled_s, *(step.ended_s for step in steps[:-1])]
     busy = [step.ended_s - max(step.scheduled_s, before) for step, before in zip(steps, ends, strict=True)]
-    return np.maximum(np.array(busy), 1e-6)
+    return np.array([max(each, 1e-6) for each in busy])
 
 
 def _fit(terms: Matrix, seconds: Matrix) -> Matrix:

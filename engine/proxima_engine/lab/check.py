@@ -36,7 +36,7 @@ class Prediction:
 
 
 def read(text: str) -> Measured:
-    """``text`` is REPORT:REQUESTS, the files that `bench serve --json` and `--log-requests` wrote. Raises UsageError."""
+    """``text`` is REPORT:REQUESTS: what `bench serve` wrote with `--json` and `--log-requests`. Raises UsageError."""
     report_path, separator, requests_path = text.partition(":")
     if not separator:
         raise UsageError(f"--check must look like report.json:requests.jsonl, not {text}")

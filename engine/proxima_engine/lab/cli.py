@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,7 +31,9 @@ _LOADS = "0.5,0.75,1,1.25,1.5"
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    words: tuple[tuple[str, str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]], ...] = (
+    words: tuple[
+        tuple[str, str, Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int]], ...
+    ] = (
         ("run", "Run one arm under one workload.", _configure_run, _run),
         ("compare", "Run several arms under the same workload.", _configure_compare, _compare),
         ("sweep", "Run several arms at growing load.", _configure_sweep, _sweep),
@@ -105,6 +108,7 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
     )
     machine.add_argument("--no-prefix-caching", action="store_true", help="prompts share no blocks")
     parser.add_argument("--slo", default="ttft=2,stall=0.2", metavar="TARGETS", help="in seconds (ttft=2,stall=0.2)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="simulations at once (default: 1)")
     parser.add_argument("--time-scheduler", action="store_true", help="report the real time a step's scheduling takes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -118,7 +122,7 @@ def _compare(options: argparse.Namespace) -> int:
     from proxima_engine.lab import experiment, report
 
     arms, setting = _arms(options.arms), _setting(options)
-    _print(options, experiment.compare(arms, setting, _progress()), report.show)
+    _print(options, experiment.compare(arms, setting, _jobs(options), _progress()), report.show)
     return 0
 
 
@@ -128,7 +132,7 @@ def _sweep(options: argparse.Namespace) -> int:
     arms, setting, loads = _arms(options.arms), _setting(options), _numbers("--loads", options.loads)
     if options.plot is not None:
         plot.check(options.plot)
-    found = experiment.sweep(arms, setting, loads, _progress())
+    found = experiment.sweep(arms, setting, loads, _jobs(options), _progress())
     if options.plot is not None:
         plot.draw(found, options.plot)
     _print(options, found, report.show_sweep)
@@ -152,6 +156,12 @@ def _calibrate(options: argparse.Namespace) -> int:
         calibration_report.write_profile(values["profile"], options.output)
     _print(options, values, calibration_report.show)
     return 0
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    _at_least_1(options, "jobs")
+    jobs: int = options.jobs
+    return jobs
 
 
 def _arms(text: str) -> list[Any]:
@@ -267,6 +277,9 @@ def _print(options: argparse.Namespace, found: dict[str, Any], show: Callable[[d
 
 
 def _dispatch(options: argparse.Namespace) -> int:
+    # vLLM reads these when it is imported. Its log would stand in the middle of the report, on standard output.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     action: Callable[[argparse.Namespace], int] = options.action
     return action(options)
 

@@ -13,8 +13,10 @@ from proxima_engine.scheduling.step_work import StepWork
 
 
 class CostModel(Protocol):
-    host_gap_s: float
-    """Scheduling and output handling between two steps; hidden where a step is planned while another runs."""
+    @property
+    def host_gap_s(self) -> float:
+        """Scheduling and output handling between two steps; hidden where a step is planned while another runs."""
+        ...
 
     def step_s(self, work: StepWork) -> float:
         """Seconds on the device."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from typing import Any
 
 from proxima_config.slo import SLO
 from proxima_engine.lab.arms import ArmContext, ArmSpec
+from proxima_engine.lab.arms import arm as arm_named
 from proxima_engine.lab.engine import EngineShape, LabEngine
 from proxima_engine.lab.figures import Figures, figures
 from proxima_engine.lab.profiles import Profile
@@ -78,30 +82,55 @@ def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
     return {"cheats": arm.cheats, **found}
 
 
-def compare(arms: Sequence[ArmSpec], setting: Setting, progress: Progress) -> dict[str, Any]:
-    measured = {}
-    for arm in arms:
-        measured[arm.name] = run_arm(arm, setting)
-        progress(f"{arm.name}: {measured[arm.name]['attainment']:.1%} attained")
-    return {"setting": setting.describe(), "arms": measured}
+def compare(arms: Sequence[ArmSpec], setting: Setting, jobs: int, progress: Progress) -> dict[str, Any]:
+    """``jobs`` arms at once, each in a process of its own where it is more than one."""
+    found = _run_all([(arm, setting, arm.name) for arm in arms], jobs, progress)
+    return {
+        "setting": setting.describe(),
+        "arms": {arm.name: figures for arm, figures in zip(arms, found, strict=True)},
+    }
 
 
-def sweep(arms: Sequence[ArmSpec], setting: Setting, loads: Sequence[float], progress: Progress) -> dict[str, Any]:
+def sweep(
+    arms: Sequence[ArmSpec], setting: Setting, loads: Sequence[float], jobs: int, progress: Progress
+) -> dict[str, Any]:
     """Every arm at every load; a load multiplies the workload's arrival rate."""
+    settings = [(replace(setting, workload=setting.workload.faster(load)), load) for load in loads]
+    tasks = [(arm, each, f"{arm.name} at {load:g}x") for arm in arms for each, load in settings]
+    found = _run_all(tasks, jobs, progress)
     curves: dict[str, Any] = {}
-    for arm in arms:
-        found = []
-        for load in loads:
-            found.append(run_arm(arm, replace(setting, workload=setting.workload.faster(load))))
-            progress(f"{arm.name} at {load:g}x: {found[-1]['attainment']:.1%} attained")
-        attained = [each["attainment"] for each in found]
+    for index, arm in enumerate(arms):
+        figures = found[index * len(loads) : (index + 1) * len(loads)]
+        attained = [each["attainment"] for each in figures]
         curves[arm.name] = {
             "attainment": attained,
-            "e2e_p99_s": [each["e2e_p99_s"] for each in found],
+            "e2e_p99_s": [each["e2e_p99_s"] for each in figures],
             "load_at_90": last_load_above(loads, attained, 0.9),
-            "figures": found,
+            "figures": figures,
         }
     return {"setting": setting.describe(), "loads": list(loads), "arms": curves}
+
+
+def _run_all(tasks: Sequence[tuple[ArmSpec, Setting, str]], jobs: int, progress: Progress) -> list[Figures]:
+    """In the order of the tasks, whatever order they end in."""
+    found = []
+    with ExitStack() as stack:
+        results: Iterator[Figures]
+        if jobs == 1:
+            results = (run_arm(arm, setting) for arm, setting, _ in tasks)
+        else:
+            # Not forked: vLLM's libraries have threads, which a fork would leave behind half alive.
+            pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn"))
+            results = stack.enter_context(pool).map(_run_named, *zip(*((a.name, s) for a, s, _ in tasks), strict=True))
+        for (_, _, title), figures in zip(tasks, results, strict=True):
+            progress(f"{title}: {figures['attainment']:.1%} attained")
+            found.append(figures)
+    return found
+
+
+def _run_named(name: str, setting: Setting) -> Figures:
+    """An arm is made of functions, which do not travel between processes; its name does."""
+    return run_arm(arm_named(name), setting)
 
 
 def last_load_above(loads: Sequence[float], attained: Sequence[float], share: float) -> float | None:

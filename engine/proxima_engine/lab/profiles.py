@@ -79,7 +79,9 @@ def _rooflines() -> dict[str, tuple[Device, ModelShape, Efficiency, Limits]]:
 
 @cache
 def _fitted() -> dict[str, Profile]:
-    return {name: _fitted_from({"name": name, **values}) for name, values in _shipped("profiles.yaml")["fitted"].items()}
+    return {
+        name: _fitted_from({"name": name, **values}) for name, values in _shipped("profiles.yaml")["fitted"].items()
+    }
 
 
 def _from_file(path: Path) -> Profile:
