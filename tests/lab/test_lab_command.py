@@ -63,14 +63,14 @@ def test_the_table_names_the_setting_and_who_cheats(lab, monkeypatch):
 
 def test_a_sweep_finds_the_load_that_each_arm_bears_and_draws_it(lab, tmp_path):
     plot = tmp_path / "curves.svg"
-    flags = ["sweep", "--limit", "60", "--blocks", "1500", "--arms", "native,deadline-watermark", "--loads", "0.5,8"]
+    flags = ["sweep", "--limit", "60", "--blocks", "1500", "--arms", "native,deadline-watermark", "--loads", "0.5,40"]
     code, out, _ = lab(*flags, "--plot", str(plot), "--json")
     assert code == 0
     report = json.loads(out)
-    assert report["loads"] == [0.5, 8]
+    assert report["loads"] == [0.5, 40]
     curve = report["arms"]["native"]
     assert curve["attainment"][0] > curve["attainment"][1]
-    assert 0.5 <= curve["load_at_90"] < 8
+    assert 0.5 <= curve["load_at_90"] < 40
     picture = plot.read_text()
     assert picture.startswith("<?xml")
     assert "deadline-watermark" in picture

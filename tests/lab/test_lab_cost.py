@@ -40,7 +40,9 @@ class TestRoofline:
 
     def test_a_long_prompt_is_bound_by_operations(self):
         work = StepWork(tokens=8000, sequences=1, context_tokens=0, attention_pairs=0)
-        assert Roofline(DEVICE, MODEL, PERFECT).step_s(work) == pytest.approx(2 * 0.5e9 * 8000 / 1e14 + 8000 * 1e6 / 1e12)
+        assert Roofline(DEVICE, MODEL, PERFECT).step_s(work) == pytest.approx(
+            2 * 0.5e9 * 8000 / 1e14 + 8000 * 1e6 / 1e12
+        )
 
     def test_a_group_shares_the_work_and_pays_for_talking(self):
         work = decode(1, 999)

@@ -64,7 +64,9 @@ class TestClock:
         requests = [request(str(number)) for number in range(6)]
         records = run(engine(), *requests, concurrency=2).records
         lasted_s = 5 * (STEP_S + GAP_S)
-        assert [record.sent_s for record in records] == pytest.approx([0, 0, lasted_s, lasted_s, 2 * lasted_s, 2 * lasted_s])
+        assert [record.sent_s for record in records] == pytest.approx(
+            [0, 0, lasted_s, lasted_s, 2 * lasted_s, 2 * lasted_s]
+        )
 
 
 class TestMemory:
