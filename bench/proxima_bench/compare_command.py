@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ one of these with flags (native+--max-num-seqs=64), or url:NAME=URL for a server
 compared with the first. Flags after -- go to every arm that is started.
 exit code: 0 measured; 1 an arm did not start, did not answer or ignored the lengths asked for; 2 wrong usage.
 """
+
+_TERMINATED = 143
+"""Exit code of a command that SIGTERM ended, as shells write it."""
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +56,10 @@ def _run(options: argparse.Namespace) -> int:
 
     from proxima_bench import compare_run, comparison_report
 
-    compared = uvloop.run(compare_run.run(options, Console(stderr=True)))
+    try:
+        compared = uvloop.run(compare_run.run(options, Console(stderr=True)))
+    except asyncio.CancelledError:
+        return _TERMINATED
     if options.json:
         sys.stdout.write(json.dumps(comparison_report.as_json(compared), indent=2, ensure_ascii=False) + "\n")
     elif options.markdown:

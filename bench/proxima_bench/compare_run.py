@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +24,11 @@ from proxima_config.settings import ProximaSettings
 
 
 async def run(options: argparse.Namespace, console: Console) -> Comparison:
-    """Raises UsageError for options that contradict each other, ProximaError for arms that fail."""
+    """Raises UsageError for options that contradict each other, ProximaError for arms that fail.
+
+    SIGTERM cancels it, so that the arms it started do not outlive it.
+    """
+    _cancel_on_sigterm()
     has_gpu = hardware.detect().has_gpu
     plan = plan_from(options, has_gpu=has_gpu)
     if plan.load.compare.cpu and not (has_gpu or options.full):
@@ -31,6 +37,12 @@ async def run(options: argparse.Namespace, console: Console) -> Comparison:
     logs = _log_folder(options.logs)
     start = _starter(options.model or ProximaSettings().model, flags, logs, console)
     return await comparison.compare(plan, start, partial(_watch, plan, console), partial(_ended, plan, console))
+
+
+def _cancel_on_sigterm() -> None:
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def plan_from(options: argparse.Namespace, *, has_gpu: bool) -> Plan:

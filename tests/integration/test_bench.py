@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import time
 
+import psutil
 import pytest
+from gateway_process import PROXIMA, START_TIMEOUT_S
 
 from proxima_config.forced_length import FIELD
 from proxima_server.cli.main import main
@@ -45,3 +50,60 @@ def test_a_forced_length_that_is_none_is_refused(http, length):
     answer = http.post("/v1/completions", json=body)
     assert answer.status_code == 400
     assert FIELD in answer.json()["error"]["message"]
+
+
+def test_servers_that_run_already_are_compared(gateway_url, capsys):
+    flags = ["--requests", "8", "--concurrency", "4", "--warmup", "2", "--output-tokens", "8|16", "--rounds", "3"]
+    arms = f"url:a={gateway_url},url:b={gateway_url}"
+    assert main(["bench", "compare", "--arms", arms, *flags, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["measurements"]) == 6
+    assert {each["report"]["load"]["missed_lengths"] for each in report["measurements"]} == {0}
+    assert {each["report"]["server"]["kv_blocks"] for each in report["measurements"]} == {192}
+    (case,) = report["cases"]
+    assert case["arms"]["b"]["output_tokens_per_s"]["ratio"]["value"] > 0
+    assert not [each for each in report["warnings"] if "KV blocks" in each]
+
+
+TINY_ENGINE = ["--max-model-len", "512", "--num-gpu-blocks-override", "24", "--kv-cache-memory-bytes", "100000000"]
+# Forced lengths, and more blocks demanded than there are.
+TINY_LOAD = ["--requests", "12", "--warmup", "2", "--concurrency", "12", "--input-tokens", "40", "--output-tokens", "90"]
+
+
+@pytest.mark.slow
+def test_compare_starts_its_arms_alike_and_stops_them(tiny_model, tmp_path, capsys):
+    flags = ["--model", str(tiny_model), *TINY_LOAD, "--cap-tokens", "128", "--rounds", "1", "--logs", str(tmp_path)]
+    assert main(["bench", "compare", "--arms", "native,proxima", *flags, "--json", "--", *TINY_ENGINE]) == 0
+    report = json.loads(capsys.readouterr().out)
+    measured = {each["arm"]: each["report"] for each in report["measurements"]}
+    assert set(measured) == {"native", "proxima"}
+    for found in measured.values():
+        assert found["requests"]["completed"] == 12
+        assert found["tokens"]["output"] == 12 * 90
+        assert found["server"]["kv_blocks"] == 24
+        assert found["server"]["preemptions"] > 0
+    assert "scheduling by ProximaScheduler" in (tmp_path / "proxima.log").read_text()
+    assert "scheduling by Proxima" not in (tmp_path / "native.log").read_text()
+    assert not engines()
+
+
+@pytest.mark.slow
+def test_a_comparison_that_is_terminated_leaves_no_server_behind(tiny_model, tmp_path):
+    command = [PROXIMA, "bench", "compare", "--model", str(tiny_model), "--logs", str(tmp_path), "--", *TINY_ENGINE]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as comparison:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not engines() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert engines()
+        comparison.send_signal(signal.SIGTERM)
+        assert comparison.wait(START_TIMEOUT_S) == 143
+    assert not engines()
+
+
+def engines() -> list[psutil.Process]:
+    """Engine processes of gateways that serve the tiny model; the tests' shared gateway serves another."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if "serve" in (words := process.info["cmdline"] or []) and any(word.endswith("/tiny") for word in words):
+            found.append(process)
+    return found
