@@ -2,9 +2,11 @@
 
     .venv/bin/python scripts/cross_check_bench.py --rounds 6 --json cross_check.json
 
-Starts one gateway and sends it the same kind of load from both clients in turns, A B A B: prompts of 64 random tokens,
-answers of 32 tokens whatever the model says, 16 requests at once, streamed from /v1/completions. Each client's own
-summary is taken as it is; the ratios of ours to vLLM's and their 95 % intervals should contain 1.
+Starts one gateway and sends it the same kind of load from both clients in turns, A B B A: prompts of 64 random tokens,
+answers of 32 tokens whatever the model says, 16 requests at once, streamed from /v1/completions. Before each of our
+runs vLLM is imported too, which takes vLLM's client a quarter of a minute: what the machine did just before, and for
+how long the engine rested, shows in the first seconds of a run. Who goes first changes from round to round.
+Each client's own summary is taken as it is; the 95 % intervals of the ratios of ours to vLLM's should contain 1.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ def ours(url: str, seed: int) -> dict[str, float]:
     flags = f"--requests {REQUESTS} --concurrency {CONCURRENCY} --input-tokens {INPUT_TOKENS} --seed {seed}"
     flags += f" --output-tokens {OUTPUT_TOKENS} --api completions --lengths cap --temperature 0 --warmup 4 --json"
     command = [PROXIMA, "bench", "serve", "--url", url, *flags.split()]
+    importing = [sys.executable, "-P", "-c", "import vllm.benchmarks.serve"]
+    subprocess.run(importing, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return {
         "qps": report["qps"],
@@ -79,8 +83,11 @@ async def main() -> None:
     async with servers.running(Arm("proxima", kind="proxima"), MODEL, [], log) as url:
         for number in range(options.rounds):
             # Different prompts every time: no client profits from what the other left in the prefix cache.
+            if number % 2:
+                vllms.append(await asyncio.to_thread(theirs, url, number, tokenizer.strip()))
             mine.append(await asyncio.to_thread(ours, url, 1000 + number))
-            vllms.append(await asyncio.to_thread(theirs, url, number, tokenizer.strip()))
+            if not number % 2:
+                vllms.append(await asyncio.to_thread(theirs, url, number, tokenizer.strip()))
             print(f"round {number + 1}: ours {mine[-1]}\n         vLLM's {vllms[-1]}", flush=True)
     ratios: dict[str, Any] = {}
     print(f"\n{machine.sentence(machine.describe())}; {options.rounds} interleaved rounds, ours / vLLM's")

@@ -263,8 +263,8 @@ def test_what_the_server_says_about_itself(bench):
             'vllm:cache_config_info{block_size="32",num_cpu_blocks="None",num_gpu_blocks="100",engine="1"} 1.0\n'
         )
 
-    report, _, _ = bench(Script((1.125,)), metrics=metrics, requests=1)
-    # Pages: before, at 0.5 s, at 1 s, and after.
+    report, _, _ = bench(Script((4.125,)), metrics=metrics, requests=1)
+    # Pages: before, at 2 s, at 4 s, and after.
     assert report["server"] == {
         "preemptions": 6,
         "kv_blocks": 292,
