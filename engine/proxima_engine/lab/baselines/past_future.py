@@ -13,18 +13,19 @@ its implementation `FuturePastReqQueue` in LightLLM's `router/req_queue.py`, who
 * A newcomer starts if the peak with it is below 95 % of the pool; first come, first served.
 * When a step does not fit after all, the latest arrival gives up its memory (LightLLM's pause strategy `Fcfs`).
 
-Tokens that are held are rounded up to whole blocks here. A prefix that several requests share counts for each of them.
+LightLLM's memory has single tokens; here each request also counts with what the last of its blocks may leave unused. A
+prefix that several requests share counts for each of them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect, bisect_left, insort
 from collections import deque
-from collections.abc import Iterable, Mapping
-from random import Random
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from proxima_engine.policy.demand import blocks_for
+import numpy as np
+from numpy.typing import NDArray
+
 from proxima_engine.policy.in_order import missing_blocks, start_in_order, yield_until_rest_fits
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.protocol import FinishedRequest
@@ -37,60 +38,52 @@ RESERVED = 0.05
 ASSUMED_TOKENS = 1024
 """Length that half of the window is filled with at the start; LightLLM derives it from its flags."""
 
-Demand = tuple[int, int]
-"""(minus the tokens that remain, tokens held): sorts as the formula wants it."""
+Tokens = NDArray[np.int64]
 
 
 class Lengths(Protocol):
     """Where remaining lengths come from."""
 
-    def lists(self, running: int) -> int:
-        """How many sets of lengths to judge a batch of ``running`` requests by."""
+    def of_running(self, running: Sequence[RunningRequest]) -> Tokens:
+        """Tokens that remain of those who run: one row for each set of lengths to judge the batch by."""
         ...
 
-    def of_running(self, request: RunningRequest) -> int:
-        """Tokens that remain of one who runs."""
-        ...
-
-    def of_newcomer(self, request: WaitingRequest) -> int:
-        """Tokens that remain of one who waits."""
+    def of_newcomer(self, request: WaitingRequest, rows: int) -> Tokens:
+        """Tokens that remain of one who waits, for each of the rows."""
         ...
 
 
 class SampledLengths:
     """Draws from the lengths of recent answers."""
 
-    def __init__(self, rng: Random) -> None:
-        self._rng = rng
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
         self._recent = deque([ASSUMED_TOKENS] * (WINDOW // 2), maxlen=WINDOW)
-        self._sorted = sorted(self._recent)
+        self._sorted: Tokens = np.array(self._recent)
 
     def learn(self, output_tokens: int) -> None:
-        if len(self._recent) == WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._recent[0])]
         self._recent.append(output_tokens)
-        insort(self._sorted, output_tokens)
+        self._sorted = np.sort(np.array(self._recent))
 
-    def lists(self, running: int) -> int:
-        return min(MOST_LISTS, LEAST_DRAWS // max(1, running) + 1)
+    def of_running(self, running: Sequence[RunningRequest]) -> Tokens:
+        generated = np.array([request.output_tokens for request in running], dtype=np.int64)
+        caps = np.array([request.cap_tokens for request in running], dtype=np.int64)
+        known, last = self._sorted, len(self._sorted) - 1
+        longer = np.searchsorted(known, generated, side="right")
+        # Intervals between neighbours of: what was generated, each longer length, the cap if it is longer still.
+        intervals = last + 1 - longer + ((longer > last) | (known[last] < caps))
+        rows = min(MOST_LISTS, LEAST_DRAWS // max(1, len(running)) + 1)
+        at = self._rng.random((rows, len(running))) * intervals
+        interval = at.astype(np.int64)
+        above = longer + interval
+        low = np.where(interval == 0, generated, known[above - 1])
+        high = np.where(above <= last, known[np.minimum(above, last)], np.maximum(low, caps))
+        lengths = (low + (high - low) * (at - interval) + 0.5).astype(np.int64)
+        return np.maximum(0, np.minimum(lengths, caps) - generated)
 
-    def of_running(self, request: RunningRequest) -> int:
-        lengths, generated = self._sorted, request.output_tokens
-        longer = bisect(lengths, generated)
-        # Between neighbours of: what was generated, each longer length, the cap if it is longer still.
-        intervals = len(lengths) - longer
-        if not intervals or lengths[-1] < request.cap_tokens:
-            intervals += 1
-        at = self._rng.random() * intervals
-        below = int(at)
-        low = lengths[longer + below - 1] if below else generated
-        high = lengths[longer + below] if longer + below < len(lengths) else max(low, request.cap_tokens)
-        length = round(low + (high - low) * (at - below))
-        return max(0, min(length, request.cap_tokens) - generated)
-
-    def of_newcomer(self, request: WaitingRequest) -> int:
-        length = self._recent[self._rng.randrange(len(self._recent))]
-        return max(0, min(length, request.cap_tokens) - request.output_tokens)
+    def of_newcomer(self, request: WaitingRequest, rows: int) -> Tokens:
+        lengths = self._sorted[self._rng.integers(len(self._sorted), size=rows)]
+        return np.maximum(0, np.minimum(lengths, request.cap_tokens) - request.output_tokens)
 
 
 class KnownLengths:
@@ -99,18 +92,19 @@ class KnownLengths:
     def __init__(self, true_tokens: Mapping[str, int]) -> None:
         self._true_tokens = true_tokens
 
-    def lists(self, running: int) -> int:  # noqa: ARG002  one is enough for any number
-        return 1
+    def of_running(self, running: Sequence[RunningRequest]) -> Tokens:
+        return np.array([[self._remaining(request) for request in running]], dtype=np.int64)
 
-    def of_running(self, request: RunningRequest) -> int:
-        return max(0, self._true_tokens[request.request_id] - request.output_tokens)
+    def of_newcomer(self, request: WaitingRequest, rows: int) -> Tokens:
+        return np.full(rows, self._remaining(request), dtype=np.int64)
 
-    def of_newcomer(self, request: WaitingRequest) -> int:
-        return max(0, self._true_tokens[request.request_id] - request.output_tokens)
+    def _remaining(self, request: RunningRequest | WaitingRequest) -> int:
+        # One step more: with a step in flight, that is how long the blocks outlive the last token.
+        return max(0, self._true_tokens[request.request_id] - request.output_tokens) + 1
 
 
 class FuturePeakPolicy:
-    """Admission by future peak, whatever the lengths come from."""
+    """Admission by future peak, wherever the lengths come from."""
 
     def __init__(self, lengths: Lengths, reserved: float) -> None:
         self._lengths = lengths
@@ -127,7 +121,7 @@ class PastFuturePolicy(FuturePeakPolicy):
     """As published."""
 
     def __init__(self, seed: int) -> None:
-        self._sampled = SampledLengths(Random(seed))
+        self._sampled = SampledLengths(seed)
         super().__init__(self._sampled, RESERVED)
 
     def finished(self, request: FinishedRequest) -> None:
@@ -142,39 +136,38 @@ class PastFutureOraclePolicy(FuturePeakPolicy):
 
 
 class _Future:
-    """Peaks of one step's batch, as newcomers are added to it."""
+    """One step's batch, as newcomers are added to it."""
 
     def __init__(self, view: StepView, lengths: Lengths, most_tokens: float) -> None:
         self._view = view
         self._lengths = lengths
         self._most_tokens = most_tokens
-        self._lists: list[list[Demand]] = []
+        self._remaining: Tokens | None = None
+        """Drawn when the first newcomer asks: in most steps none does."""
+        self._held: Tokens = np.empty(0, dtype=np.int64)
 
     def admits(self, request: WaitingRequest, _blocks: int) -> bool:
-        # Drawn when the first newcomer asks: in most steps none does.
-        self._lists = self._lists or self._drawn()
-        held = self._held(request)
-        for demands in self._lists:
-            insort(demands, (-self._lengths.of_newcomer(request), held))
-        return max(map(future_peak_tokens, self._lists)) < self._most_tokens
+        if self._remaining is None:
+            self._remaining = self._lengths.of_running(self._view.running)
+            self._held = self._held_by(self._view.running)
+        newcomer = self._lengths.of_newcomer(request, len(self._remaining))
+        self._remaining = np.concatenate((self._remaining, newcomer[:, None]), axis=1)
+        self._held = np.concatenate((self._held, self._held_by([request])))
+        return future_peak_tokens(self._remaining, self._held) < self._most_tokens
 
-    def _drawn(self) -> list[list[Demand]]:
-        running, lengths = self._view.running, self._lengths
-        held = [self._held(request) for request in running]
-        return [
-            sorted((-lengths.of_running(request), tokens) for request, tokens in zip(running, held, strict=True))
-            for _ in range(lengths.lists(len(running)))
-        ]
-
-    def _held(self, request: WaitingRequest | RunningRequest) -> int:
-        size = self._view.block_size
-        return blocks_for(request.prompt_tokens + request.output_tokens, size) * size
+    def _held_by(self, requests: Sequence[RunningRequest | WaitingRequest]) -> Tokens:
+        unused = self._view.block_size - 1
+        return np.array(
+            [request.prompt_tokens + request.output_tokens + unused for request in requests], dtype=np.int64
+        )
 
 
-def future_peak_tokens(demands: Iterable[Demand]) -> int:
-    """The most tokens that a batch will hold at once; ``demands`` sorted, so longest remaining first."""
-    peak = held = 0
-    for count, (remaining, tokens) in enumerate(demands, 1):
-        held += tokens
-        peak = max(peak, held - remaining * count)
-    return peak
+def future_peak_tokens(remaining: Tokens, held: Tokens) -> int:
+    """The most tokens that a batch will hold at once, in the worst of the sets of lengths.
+
+    ``remaining``: (sets, requests), tokens until each request ends; ``held``: (requests), tokens it holds now.
+    """
+    longest_first = remaining.argsort(axis=1)[:, ::-1]
+    ordered = np.sort(remaining, axis=1)[:, ::-1]
+    peaks = held[longest_first].cumsum(axis=1) + ordered * np.arange(1, len(held) + 1)
+    return int(peaks.max(initial=0))
