@@ -67,7 +67,8 @@ def test_servers_that_run_already_are_compared(gateway_url, capsys):
 
 TINY_ENGINE = ["--max-model-len", "512", "--num-gpu-blocks-override", "24", "--kv-cache-memory-bytes", "100000000"]
 # Forced lengths, and more blocks demanded than there are.
-TINY_LOAD = ["--requests", "12", "--warmup", "2", "--concurrency", "12", "--input-tokens", "40", "--output-tokens", "90"]
+TINY_LOAD = ["--requests", "12", "--warmup", "2", "--concurrency", "12"]
+TINY_LOAD += ["--input-tokens", "40", "--output-tokens", "90"]
 
 
 @pytest.mark.slow
@@ -102,8 +103,8 @@ def test_a_comparison_that_is_terminated_leaves_no_server_behind(tiny_model, tmp
 
 def engines() -> list[psutil.Process]:
     """Engine processes of gateways that serve the tiny model; the tests' shared gateway serves another."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if "serve" in (words := process.info["cmdline"] or []) and any(word.endswith("/tiny") for word in words):
-            found.append(process)
-    return found
+    return [process for process in psutil.process_iter(["cmdline"]) if serves_tiny(process.info["cmdline"] or [])]
+
+
+def serves_tiny(words: list[str]) -> bool:
+    return "serve" in words and any(word.endswith("/tiny") for word in words)

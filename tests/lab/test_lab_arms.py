@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,13 +34,11 @@ EVERY_ARM = pytest.mark.parametrize("name", list(ARMS))
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    folder: Path = tmp_path_factory.mktemp("model")
-
+def start() -> Start:
     @cache
     def config(overlap: bool, watermark: float) -> VllmConfig:
         limits = {"max_model_len": 32 * BLOCKS, "max_num_batched_tokens": 256, "max_num_seqs": 16}
-        return engine_config(folder, overlap=overlap, watermark=watermark, **limits)
+        return engine_config(overlap=overlap, watermark=watermark, **limits)
 
     def start(name: str, overlap: bool, queue: Queue) -> SteppingEngine:
         lengths = {f"r{number}": answer for number, (_, answer) in enumerate(queue)}

@@ -64,6 +64,7 @@ def test_the_table_names_the_setting_and_who_cheats(lab, monkeypatch):
 def test_a_sweep_finds_the_load_that_each_arm_bears_and_draws_it(lab, tmp_path):
     plot = tmp_path / "curves.svg"
     flags = ["sweep", "--limit", "60", "--blocks", "1500", "--arms", "native,deadline-watermark", "--loads", "0.5,40"]
+    flags += ["--slo", "ttft=0.3,stall=0.2"]
     code, out, _ = lab(*flags, "--plot", str(plot), "--json")
     assert code == 0
     report = json.loads(out)

@@ -8,43 +8,24 @@ wrong read, which on a real device would be silently wrong text.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import torch
 from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.structured_output import StructuredOutputManager
 
+from proxima_engine.lab.bare_scheduler import bare_config, bare_scheduler, block_hasher
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
 
 STEP_S = 0.05
 STOP = 999
-TINY_LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 1000,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "float32",
-}
 SCHEDULERS = {
     ("proxima", False): ProximaScheduler,
     ("proxima", True): ProximaAsyncScheduler,
@@ -54,24 +35,16 @@ SCHEDULERS = {
 
 
 def engine_config(
-    folder: Path, *, overlap: bool = False, scheduler_options: dict[str, Any] | None = None, **engine: Any
+    *, overlap: bool = False, scheduler_options: dict[str, Any] | None = None, **engine: Any
 ) -> VllmConfig:
-    """vLLM's configuration for a model that exists as a config file only; `overlap` keeps one step in flight."""
-    (folder / "config.json").write_text(json.dumps(TINY_LLAMA), encoding="utf-8")
+    """vLLM's configuration without a model; `overlap` keeps one step in flight."""
     flags: dict[str, Any] = {
-        "skip_tokenizer_init": True,
-        "block_size": 32,
         "max_model_len": 2048,
         "max_num_batched_tokens": 2048,
         "max_num_seqs": 64,
-        "enforce_eager": True,
-        "kv_cache_memory_bytes": 1 << 20,
         "additional_config": {"proxima": scheduler_options or {}},
     }
-    config = EngineArgs(model=str(folder), **(flags | engine)).create_engine_config()
-    # The CPU platform switches asynchronous scheduling off; its scheduler needs no device to be stepped.
-    config.scheduler_config.async_scheduling = overlap
-    return config
+    return bare_config(overlap=overlap, **(flags | engine))
 
 
 class PagedMemory:
@@ -130,28 +103,13 @@ class SteppingEngine:
 
     def __post_init__(self) -> None:
         config = self.vllm_config
-        block_size = config.cache_config.block_size
-        spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
-        # One block more: vLLM keeps block 0 for itself.
-        pool = KVCacheConfig(
-            num_blocks=self.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-        )
-        config.cache_config.num_gpu_blocks = pool.num_blocks
-        hash_function = get_hash_fn_by_name("sha256")
-        init_none_hash(hash_function)
-        self._hasher = get_request_block_hasher(block_size, hash_function)
+        self._hasher = block_hasher(config.cache_config.block_size)
         self._overlap = bool(config.scheduler_config.async_scheduling)
         make_scheduler = self.make_scheduler or SCHEDULERS[self.kind, self._overlap]
-        self.scheduler = make_scheduler(
-            vllm_config=config,
-            kv_cache_config=pool,
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=block_size,
-            log_stats=True,
-        )
+        self.scheduler = bare_scheduler(make_scheduler, config, self.blocks, log_stats=True)
         if isinstance(self.scheduler, ProximaScheduler):
             self.scheduler.proxima_clock = lambda: self.now_s
-        self.memory = PagedMemory(block_size)
+        self.memory = PagedMemory(config.cache_config.block_size)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._prompts: dict[str, list[int]] = {}
         self._answer_tokens: dict[str, int] = {}

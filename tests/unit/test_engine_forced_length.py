@@ -115,11 +115,11 @@ class Tripwire(dict[str, Any]):
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
-def test_scheduling_neither_reads_the_length_nor_depends_on_it(tmp_path, overlap):
+def test_scheduling_neither_reads_the_length_nor_depends_on_it(overlap):
     """Requests queue, pass each other and are preempted; the steps are the same whatever the true lengths are."""
 
     def steps(lengths: list[int]) -> list[tuple[dict[str, int], set[str]]]:
-        engine = SteppingEngine(engine_config(tmp_path, overlap=overlap), blocks=12)
+        engine = SteppingEngine(engine_config(overlap=overlap), blocks=12)
         for number, length in enumerate(lengths):
             request = engine.add(f"r{number}", prompt=40 + 30 * (number % 3), max_tokens=200)
             request.sampling_params.extra_args = Tripwire({FIELD: length})

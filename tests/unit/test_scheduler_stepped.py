@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +23,10 @@ Start = Callable[..., SteppingEngine]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
-    folder: Path = tmp_path_factory.mktemp("model")
-
+def start() -> Start:
     def start(blocks: int = 40, kind: str = "proxima", *, overlap: bool = False, **flags: Any) -> SteppingEngine:
         options = {"max_wait_s": MAX_WAIT_S, **flags.pop("scheduler_options", {})}
-        config = engine_config(folder, overlap=overlap, scheduler_options=options, **flags)
+        config = engine_config(overlap=overlap, scheduler_options=options, **flags)
         return SteppingEngine(config, blocks, kind)
 
     return start

@@ -100,19 +100,19 @@ SYMBOLS = [
     Relied("vllm.v1.engine.async_llm.AsyncLLM.shutdown", f"{ENGINE}/runtime.py", "self timeout"),
     Relied("vllm.v1.engine.utils.CoreEngineProcManager", f"{ENGINE}/processes.py"),
     # The lab
-    Relied("vllm.engine.arg_utils.EngineArgs.create_engine_config", f"{ENGINE}/lab/engine.py"),
+    Relied("vllm.engine.arg_utils.EngineArgs.create_engine_config", f"{ENGINE}/lab/bare_scheduler.py"),
     Relied("vllm.sampling_params.SamplingParams", f"{ENGINE}/lab/engine.py"),
-    Relied("vllm.utils.hashing.get_hash_fn_by_name", f"{ENGINE}/lab/engine.py", "hash_fn_name"),
-    Relied("vllm.v1.core.kv_cache_utils.init_none_hash", f"{ENGINE}/lab/engine.py", "hash_fn"),
+    Relied("vllm.utils.hashing.get_hash_fn_by_name", f"{ENGINE}/lab/bare_scheduler.py", "hash_fn_name"),
+    Relied("vllm.v1.core.kv_cache_utils.init_none_hash", f"{ENGINE}/lab/bare_scheduler.py", "hash_fn"),
     Relied(
         "vllm.v1.core.kv_cache_utils.get_request_block_hasher",
-        f"{ENGINE}/lab/engine.py",
+        f"{ENGINE}/lab/bare_scheduler.py",
         "hash_block_size caching_hash_fn",
     ),
-    Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/lab/engine.py"),
-    Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/lab/engine.py"),
-    Relied("vllm.v1.kv_cache_interface.KVCacheGroupSpec", f"{ENGINE}/lab/engine.py"),
-    Relied("vllm.v1.structured_output.StructuredOutputManager", f"{ENGINE}/lab/engine.py", "vllm_config"),
+    Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/lab/bare_scheduler.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/lab/bare_scheduler.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheGroupSpec", f"{ENGINE}/lab/bare_scheduler.py"),
+    Relied("vllm.v1.structured_output.StructuredOutputManager", f"{ENGINE}/lab/bare_scheduler.py", "vllm_config"),
     # The CPU platform
     Relied("vllm.config.CompilationMode.NONE", f"{ENGINE}/platform_cpu.py"),
     Relied("vllm.v1.worker.cpu_worker.CPUWorker.sample_tokens", f"{ENGINE}/worker_cpu.py", "self grammar_output"),
@@ -241,8 +241,8 @@ def test_the_table_names_everything_we_import() -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> SteppingEngine:
-    return SteppingEngine(engine_config(tmp_path_factory.mktemp("model")), blocks=20, kind="native")
+def engine() -> SteppingEngine:
+    return SteppingEngine(engine_config(), blocks=20, kind="native")
 
 
 @pytest.mark.parametrize(("by", "names"), SCHEDULER_ATTRIBUTES.items())
@@ -267,17 +267,17 @@ def test_pool_attributes(engine: SteppingEngine) -> None:
     assert manager.coordinator is not None
 
 
-def test_a_scheduler_class_may_be_a_function(tmp_path: Path) -> None:
+def test_a_scheduler_class_may_be_a_function() -> None:
     """launch.py names a factory where vLLM expects a class."""
     from proxima_engine.scheduler import select_scheduler
 
-    config = engine_config(tmp_path, scheduler_cls="proxima_engine.scheduler.select_scheduler")
+    config = engine_config(scheduler_cls="proxima_engine.scheduler.select_scheduler")
     assert config.scheduler_config.get_scheduler_cls() is select_scheduler
 
 
-def test_additional_config_reaches_the_scheduler(tmp_path: Path) -> None:
+def test_additional_config_reaches_the_scheduler() -> None:
     """scheduling/options.py"""
-    config = engine_config(tmp_path, scheduler_options={"max_wait_s": 7.0})
+    config = engine_config(scheduler_options={"max_wait_s": 7.0})
     assert config.additional_config["proxima"] == {"max_wait_s": 7.0}
 
 

@@ -13,6 +13,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from proxima_config.errors import UsageError
 from proxima_config.nearest import nearest
 from proxima_engine.gang import GangPolicy
+from proxima_engine.lab.bare_scheduler import SchedulerFactory
 from proxima_engine.lab.baselines import deadline_watermark
 from proxima_engine.lab.baselines.deadline_watermark import DeadlineWatermarkPolicy
 from proxima_engine.lab.baselines.hrrn import HrrnPolicy
@@ -27,8 +28,6 @@ from proxima_engine.scheduling.options import SchedulerOptions
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-SchedulerFactory = Callable[..., Scheduler]
-"""Called as vLLM calls its scheduler class: `vllm_config=`, `kv_cache_config=`, `structured_output_manager=`, …"""
 _Result = TypeVar("_Result")
 
 

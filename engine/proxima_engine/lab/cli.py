@@ -57,7 +57,8 @@ def _configure_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _configure_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--arms", default="native,proxima", metavar="LIST", help="schedulers (default: native,proxima)")
+    default = "native,proxima"
+    parser.add_argument("--arms", default=default, metavar="LIST", help=f"schedulers, or all (default: {default})")
 
 
 def _configure_sweep(parser: argparse.ArgumentParser) -> None:
@@ -165,8 +166,10 @@ def _jobs(options: argparse.Namespace) -> int:
 
 
 def _arms(text: str) -> list[Any]:
-    from proxima_engine.lab.arms import arm
+    from proxima_engine.lab.arms import ARMS, arm
 
+    if text == "all":
+        return list(ARMS.values())
     names = [name.strip() for name in text.split(",")]
     if len(set(names)) < len(names):
         raise UsageError(f"--arms: {text} names one twice")
@@ -200,7 +203,7 @@ def _limits(options: argparse.Namespace) -> Any:
     """Those of a machine that is being calibrated: vLLM's on a CPU, unless told otherwise."""
     from proxima_engine.lab.profiles import Limits
 
-    return _changed(options, Limits(max_num_batched_tokens=4096, max_num_seqs=256, async_scheduling=False))
+    return _changed(options, Limits(max_num_batched_tokens=2048, max_num_seqs=128, async_scheduling=False))
 
 
 def _changed(options: argparse.Namespace, limits: Any) -> Any:

@@ -7,49 +7,28 @@ the device when that one has finished, as in vLLM's engine core with a batch que
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from vllm.config import VllmConfig
-from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
-from vllm.v1.structured_output import StructuredOutputManager
 
+from proxima_engine.lab.bare_scheduler import SchedulerFactory, bare_config, bare_scheduler, block_hasher
 from proxima_engine.lab.cost import CostModel
 from proxima_engine.lab.profiles import Limits
 from proxima_engine.lab.requests import PREFIX_BLOCK_TOKENS, LabRequest
 from proxima_engine.scheduling.step_work import first_positions, step_work
 
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
 # The lab's requests have no text. Any token that is not STOP will do for an answer.
 _STOP, _ANSWER, _PROMPT = 2, 3, 4
 _FIRST_UNIQUE = 1000
-_MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 1000,
-    "max_position_embeddings": 1 << 20,
-    "torch_dtype": "float32",
-}
-
-SchedulerFactory = Callable[..., Scheduler]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +42,17 @@ class EngineShape:
     limits: Limits
     watermark: float = 0.0
     prefix_caching: bool = True
+
+    def config(self) -> VllmConfig:
+        return bare_config(
+            overlap=self.limits.async_scheduling,
+            block_size=self.block_size,
+            max_model_len=self.max_model_len,
+            max_num_batched_tokens=max(self.limits.max_num_batched_tokens, self.limits.max_num_seqs),
+            max_num_seqs=self.limits.max_num_seqs,
+            enable_prefix_caching=self.prefix_caching,
+            watermark=self.watermark,
+        )
 
 
 @dataclass(slots=True)
@@ -86,35 +76,10 @@ class StepEnd:
     finished: Sequence[str]
 
 
-def make_config(shape: EngineShape) -> VllmConfig:
-    """vLLM's configuration for a model that exists as a config file only."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(_MODEL), encoding="utf-8")
-        config = EngineArgs(
-            model=folder,
-            skip_tokenizer_init=True,
-            # The CPU platform wants a multiple of 32; the lab has no kernels that would care.
-            block_size=32,
-            max_model_len=shape.max_model_len,
-            max_num_batched_tokens=max(shape.limits.max_num_batched_tokens, shape.limits.max_num_seqs),
-            max_num_seqs=shape.limits.max_num_seqs,
-            enable_prefix_caching=shape.prefix_caching,
-            enforce_eager=True,
-            kv_cache_memory_bytes=1 << 20,
-        ).create_engine_config()
-    config.cache_config.block_size = shape.block_size
-    config.cache_config.num_gpu_blocks = shape.blocks + 1
-    config.scheduler_config.watermark = shape.watermark
-    # The CPU platform switches this off; a scheduler without a device has no reason to.
-    config.scheduler_config.async_scheduling = shape.limits.async_scheduling
-    return config
-
-
 class LabEngine:
     """Steps one scheduler. ``now_s`` is the only clock that any part of it sees."""
 
     def __init__(self, shape: EngineShape, cost: CostModel, make_scheduler: SchedulerFactory) -> None:
-        config = make_config(shape)
         self.now_s = 0.0
         self.recomputed_tokens = 0
         self.preemptions = 0
@@ -124,15 +89,9 @@ class LabEngine:
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, float]] = deque()
         self._device_free_s = 0.0
         self._sequences: dict[str, LabSequence] = {}
-        self._hasher = _block_hasher(shape) if shape.prefix_caching else None
+        self._hasher = block_hasher(shape.block_size) if shape.prefix_caching else None
         self._unique = _FIRST_UNIQUE
-        self.scheduler = make_scheduler(
-            vllm_config=config,
-            kv_cache_config=_pool(shape),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=shape.block_size,
-            log_stats=False,
-        )
+        self.scheduler = bare_scheduler(make_scheduler, shape.config(), shape.blocks)
         # Those of Proxima's family plan by a clock; vLLM's own have none.
         self.scheduler.proxima_clock = lambda: self.now_s
 
@@ -240,17 +199,3 @@ class LabEngine:
 
 class LabError(RuntimeError):
     """A scheduler that lost a request or a block."""
-
-
-def _pool(shape: EngineShape) -> KVCacheConfig:
-    spec = FullAttentionSpec(block_size=shape.block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
-    # One block more: vLLM keeps block 0 for itself.
-    return KVCacheConfig(
-        num_blocks=shape.blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
-    )
-
-
-def _block_hasher(shape: EngineShape) -> Any:
-    hash_function = get_hash_fn_by_name("sha256")
-    init_none_hash(hash_function)
-    return get_request_block_hasher(shape.block_size, hash_function)

@@ -69,9 +69,13 @@ def _fitted_from(values: Mapping[str, Any]) -> Profile:
 def _rooflines() -> dict[str, tuple[Device, ModelShape, Efficiency, Limits]]:
     values = _shipped("profiles.yaml")
     efficiency = Efficiency(**values["efficiency"])
-    limits = Limits(**values["limits"])
     return {
-        f"{device}-{model}": (Device(**figures), ModelShape(**sizes), efficiency, limits)
+        f"{device}-{model}": (
+            Device(**figures),
+            ModelShape(**sizes),
+            efficiency,
+            Limits(**values["limits"][device]),
+        )
         for device, figures in values["devices"].items()
         for model, sizes in values["models"].items()
     }

@@ -79,11 +79,13 @@ class SampledLengths:
         low = np.where(interval == 0, generated, known[above - 1])
         high = np.where(above <= last, known[np.minimum(above, last)], np.maximum(low, caps))
         lengths = (low + (high - low) * (at - interval) + 0.5).astype(np.int64)
-        return np.maximum(0, np.minimum(lengths, caps) - generated)
+        remaining: Tokens = np.maximum(0, np.minimum(lengths, caps) - generated)
+        return remaining
 
     def of_newcomer(self, request: WaitingRequest, rows: int) -> Tokens:
         lengths = self._sorted[self._rng.integers(len(self._sorted), size=rows)]
-        return np.maximum(0, np.minimum(lengths, request.cap_tokens) - request.output_tokens)
+        remaining: Tokens = np.maximum(0, np.minimum(lengths, request.cap_tokens) - request.output_tokens)
+        return remaining
 
 
 class KnownLengths:
