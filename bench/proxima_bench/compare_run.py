@@ -29,9 +29,8 @@ async def run(options: argparse.Namespace, console: Console) -> Comparison:
     SIGTERM cancels it, so that the arms it started do not outlive it.
     """
     _cancel_on_sigterm()
-    has_gpu = hardware.detect().has_gpu
-    plan = plan_from(options, has_gpu=has_gpu)
-    if plan.load.compare.cpu and not (has_gpu or options.full):
+    plan = plan_from(options, has_gpu=hardware.detect().has_gpu)
+    if plan.cut:
         _say(console, f"{plan.load.preset} is cut to suit a machine without a GPU; --full takes the whole")
     flags = [*servers.engine_flags(plan.load), *options.engine_flags]
     logs = _log_folder(options.logs)
@@ -47,18 +46,21 @@ def _cancel_on_sigterm() -> None:
 
 def plan_from(options: argparse.Namespace, *, has_gpu: bool) -> Plan:
     base = load_flags.base_of(options)
-    load = load_flags.load_from(options, base if has_gpu or options.full else loads.for_cpu(base))
     compared = arms.parse(options.arms or base.compare.arms)
+    started = [arm for arm in compared if not arm.url]
+    # What machine other servers run on is not known here, and they may be fast.
+    cut = bool(started and base.compare.cpu) and not (has_gpu or options.full)
+    load = load_flags.load_from(options, loads.for_cpu(base) if cut else base)
     rounds = base.compare.rounds if options.rounds is None else options.rounds
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
-    started = [arm for arm in compared if not arm.url]
     if options.engine_flags and not started:
         raise UsageError("flags after -- go to arms that are started, and there are only url: arms")
     alone = len(started) > 1 and (has_gpu or any(arm.kind == VLLM for arm in started))
     return Plan(
         arms=compared,
         load=load,
+        cut=cut,
         rounds=rounds,
         restart=alone if options.restart is None else options.restart,
         api_key=options.api_key or os.environ.get("OPENAI_API_KEY"),

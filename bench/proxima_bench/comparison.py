@@ -122,6 +122,8 @@ class Plan:
     arms: Sequence[Arm]
     load: Load
     rounds: int
+    cut: bool
+    """Whether the load is the smaller one that its preset has for machines without a GPU."""
     restart: bool
     """Start each arm anew for each of its turns, alone on the machine; else all run side by side, the others idle."""
     api_key: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from listening import listening
 from rich.console import Console
 from scripted_server import Script, ScriptedServer
 
-from proxima_bench import arms, comparison_report, loads, servers
+from proxima_bench import arms, compare_command, compare_run, comparison_report, loads, servers
 from proxima_bench.arms import Arm
 from proxima_bench.comparison import FIGURES, Case, Comparison, Sample
 from proxima_bench.intervals import FEWEST_ROUNDS, ratio_of_medians
@@ -256,6 +257,40 @@ class TestServers:
         assert "--num-gpu-blocks-override=192" in flags
         assert "--logits-processors=proxima_engine.forced_length:ForcedLength" in flags
         assert servers.engine_flags(loads.preset("article")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_gpu", "requests"),
+    [
+        pytest.param(["--arms", "native,proxima"], False, 64, id="cut_on_a_cpu"),
+        pytest.param(["--arms", "native,proxima"], True, 96, id="whole_on_a_gpu"),
+        pytest.param(["--arms", "native,proxima", "--full"], False, 96, id="whole_when_asked_for"),
+        pytest.param(["--arms", "url:a=http://h:1,url:b=http://h:2"], False, 96, id="whole_elsewhere"),
+        pytest.param(["--arms", "native,proxima", "--requests", "7"], False, 7, id="flags_win"),
+    ],
+)
+def test_where_a_preset_is_cut(flags, has_gpu, requests):
+    parser = argparse.ArgumentParser()
+    compare_command.ACTION.configure(parser)
+    plan = compare_run.plan_from(parser.parse_args(["--preset", "pressure", *flags]), has_gpu=has_gpu)
+    assert plan.load.requests == requests
+    assert plan.cut == (requests in (64, 7))
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_gpu", "restart"),
+    [
+        pytest.param(["--arms", "native,proxima"], False, False, id="side_by_side_on_a_cpu"),
+        pytest.param(["--arms", "native,proxima"], True, True, id="one_at_a_time_on_a_gpu"),
+        pytest.param(["--arms", "vllm,proxima"], False, True, id="vllm_leaves_no_room"),
+        pytest.param(["--arms", "proxima,url:a=http://h:1"], True, False, id="only_one_is_started"),
+        pytest.param(["--arms", "native,proxima", "--restart"], False, True, id="when_asked_for"),
+    ],
+)
+def test_where_arms_are_started_for_each_turn(flags, has_gpu, restart):
+    parser = argparse.ArgumentParser()
+    compare_command.ACTION.configure(parser)
+    assert compare_run.plan_from(parser.parse_args(flags), has_gpu=has_gpu).restart == restart
 
 
 def test_a_preset_for_a_cpu_keeps_what_it_does_not_change():
