@@ -110,7 +110,7 @@ class TestMemory:
 def test_every_arm_ends_every_request_and_returns_every_block(arm, overlap):
     """On each kind of traffic that is meant to hurt; `simulate` checks the pool at the end."""
     for kind in ADVERSARIAL:
-        workload = generators.parse(f"{kind}:requests=40", pool_tokens=200 * BLOCK_SIZE)
+        workload = generators.parse(f"{kind}:requests=20", pool_tokens=200 * BLOCK_SIZE)
         lengths = {each.request_id: each.output_tokens for each in workload.requests}
         lab = engine(arm, blocks=200, overlap=overlap, batch=2048, true_lengths=lengths)
         seen = simulate(lab, workload, longest_tokens=200 * BLOCK_SIZE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from vllm.sampling_params import SamplingParams
@@ -43,16 +44,19 @@ class EngineShape:
     watermark: float = 0.0
     prefix_caching: bool = True
 
-    def config(self) -> VllmConfig:
-        return bare_config(
-            overlap=self.limits.async_scheduling,
-            block_size=self.block_size,
-            max_model_len=self.max_model_len,
-            max_num_batched_tokens=max(self.limits.max_num_batched_tokens, self.limits.max_num_seqs),
-            max_num_seqs=self.limits.max_num_seqs,
-            enable_prefix_caching=self.prefix_caching,
-            watermark=self.watermark,
-        )
+
+@cache
+def _config(shape: EngineShape) -> VllmConfig:
+    """Kept, because vLLM takes a third of a second for one; schedulers only read it."""
+    return bare_config(
+        overlap=shape.limits.async_scheduling,
+        block_size=shape.block_size,
+        max_model_len=shape.max_model_len,
+        max_num_batched_tokens=max(shape.limits.max_num_batched_tokens, shape.limits.max_num_seqs),
+        max_num_seqs=shape.limits.max_num_seqs,
+        enable_prefix_caching=shape.prefix_caching,
+        watermark=shape.watermark,
+    )
 
 
 @dataclass(slots=True)
@@ -91,7 +95,7 @@ class LabEngine:
         self._sequences: dict[str, LabSequence] = {}
         self._hasher = block_hasher(shape.block_size) if shape.prefix_caching else None
         self._unique = _FIRST_UNIQUE
-        self.scheduler = bare_scheduler(make_scheduler, shape.config(), shape.blocks)
+        self.scheduler = bare_scheduler(make_scheduler, _config(shape), shape.blocks)
         # Those of Proxima's family plan by a clock; vLLM's own have none.
         self.scheduler.proxima_clock = lambda: self.now_s
 
