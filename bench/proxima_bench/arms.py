@@ -37,10 +37,11 @@ class Arm:
 
 def parse(text: str) -> list[Arm]:
     """At least two arms, the first of which the others are compared with. Raises UsageError."""
-    arms = [_arm(part) for part in _BETWEEN_ARMS.split(text)]
+    parts = _BETWEEN_ARMS.split(text)
+    if len(parts) < 2:
+        raise UsageError(f"--arms needs at least two, such as native,proxima, not {text!r}")
+    arms = [_arm(part) for part in parts]
     names = [arm.name for arm in arms]
-    if len(arms) < 2:
-        raise UsageError(f"--arms needs at least two, such as native,proxima, not {text}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--arms: {twice[0]} stands there twice; arms need different names")
     return arms
@@ -51,7 +52,9 @@ def _arm(text: str) -> Arm:
         found = _NAMED_URL.fullmatch(text)
         if not found:
             raise UsageError(f"--arms: {text} must look like url:NAME=http://host:port")
-        return Arm(found[1], url=root_of(found[2]))
+        if "+--" in text:
+            raise UsageError(f"--arms: {text} runs already and takes no flags")
+        return Arm(found[1], url=root_of(found[2], f"--arms: url:{found[1]}"))
     kind, *flags = re.split(r"\+(?=--)", text)
     if kind not in KINDS or "" in flags:
         raise UsageError(

@@ -78,7 +78,7 @@ class Client:
                 asyncio.timeout(_PROBE_TIMEOUT_S),
                 self._session.get(url, headers=self._target.headers) as answer,
             ):
-                return await answer.text() if answer.status == HTTPStatus.OK else None
+                return await answer.text(errors="replace") if answer.status == HTTPStatus.OK else None
         except (aiohttp.ClientError, OSError):
             return None
 

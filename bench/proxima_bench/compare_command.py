@@ -67,6 +67,9 @@ def _run(options: argparse.Namespace) -> int:
     else:
         comparison_report.show(compared, Console())
     sys.stdout.flush()
+    if compared.failure:
+        sys.stderr.write(f"proxima bench: ended after {compared.rounds} rounds: {compared.failure}\n")
+        return 1
     return 0
 
 

@@ -33,7 +33,7 @@ async def run(options: argparse.Namespace, console: Console) -> Comparison:
     if plan.cut:
         _say(console, f"{plan.load.preset} is cut to suit a machine without a GPU; --full takes the whole")
     flags = [*servers.engine_flags(plan.load), *options.engine_flags]
-    logs = _log_folder(options.logs)
+    logs = _log_folder(options.logs) if any(not arm.url for arm in plan.arms) else Path()
     start = _starter(options.model or ProximaSettings().model, flags, logs, console)
     return await comparison.compare(plan, start, partial(_watch, plan, console), partial(_ended, plan, console))
 
@@ -46,7 +46,7 @@ def _cancel_on_sigterm() -> None:
 
 def plan_from(options: argparse.Namespace, *, has_gpu: bool) -> Plan:
     base = load_flags.base_of(options)
-    compared = arms.parse(options.arms or base.compare.arms)
+    compared = arms.parse(base.compare.arms if options.arms is None else options.arms)
     started = [arm for arm in compared if not arm.url]
     # What machine other servers run on is not known here, and they may be fast.
     cut = bool(started and base.compare.cpu) and not (has_gpu or options.full)
@@ -54,8 +54,9 @@ def plan_from(options: argparse.Namespace, *, has_gpu: bool) -> Plan:
     rounds = base.compare.rounds if options.rounds is None else options.rounds
     if rounds < 1:
         raise UsageError(f"--rounds must be at least 1, not {rounds}")
-    if options.engine_flags and not started:
-        raise UsageError("flags after -- go to arms that are started, and there are only url: arms")
+    for flag, given in (("flags after --", options.engine_flags), ("--restart", options.restart is not None)):
+        if given and not started:
+            raise UsageError(f"{flag}: for arms that are started, and there are only url: arms")
     alone = len(started) > 1 and (has_gpu or any(arm.kind == VLLM for arm in started))
     return Plan(
         arms=compared,
@@ -73,7 +74,7 @@ def _log_folder(wanted: Path | None) -> Path:
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ProximaError(f"{wanted}: cannot be made ({error.strerror})") from error
+        raise ProximaError(f"--logs: {wanted} cannot be made ({error.strerror})") from error
     return wanted
 
 

@@ -54,13 +54,13 @@ class Figure:
 
 
 def _latency(key: str, label: str, *statistics: str) -> list[Figure]:
-    return [Figure(f"{key}.{each}", f"{label} {each}", (key, each)) for each in statistics]
+    return [Figure(f"{key}.{each}", f"{label} {each} (s)", (key, each)) for each in statistics]
 
 
 FIGURES: Sequence[Figure] = (
     Figure("output_tokens_per_s", "output tokens/s", ("output_tokens_per_s",), higher_is_better=True),
     Figure("qps", "requests/s", ("qps",), higher_is_better=True),
-    Figure("goodput_rps", "goodput, requests/s", ("goodput_rps",), higher_is_better=True),
+    Figure("goodput_rps", "goodput (requests/s)", ("goodput_rps",), higher_is_better=True),
     Figure("attainment", "attainment", ("attainment",), higher_is_better=True),
     *_latency("ttft_s", "TTFT", "mean", "p50", "p99"),
     *_latency("itl_s", "ITL", "p50", "p99"),
@@ -89,6 +89,8 @@ class Comparison:
     rounds: int
     cases: Sequence[Case] = ()
     samples: list[Sample] = field(default_factory=list)
+    failure: str = ""
+    """Why it ended early; what is here are the rounds that were whole."""
     saturation_rps: float | None = None
     """What the native arm sustained, where the cases are multiples of it."""
 
@@ -147,19 +149,22 @@ async def compare(plan: Plan, start: Start, watch: WatchTurn, ended: Ended) -> C
 
     Every round has its own seed, so that no arm meets a prompt again that its prefix cache still holds; within a round
     all arms get the same requests. Raises ProximaError when an arm does not start, does not answer, or ignores the
-    lengths asked for: a comparison without it would be none.
+    lengths asked for: a comparison without it would be none. Rounds that were whole by then are kept.
     """
     comparison = Comparison(plan.arms, plan.rounds)
     servers = _one_at_a_time if plan.restart else _side_by_side
     async with servers(plan.arms, start) as running:
         runner = _Runner(plan, comparison, running, watch, ended)
+        await runner.probe()
         comparison.cases = await runner.cases()
         for number in range(1, plan.rounds + 1):
-            for arm in plan.arms:
-                async with runner.running(arm) as url:
-                    for case in comparison.cases:
-                        measured = await runner.measure(Turn(arm, case, number), url)
-                        comparison.samples.append(Sample(case.name, arm.name, number, measured))
+            try:
+                comparison.samples += await runner.round(number)
+            except ProximaError as error:
+                if number == 1:
+                    raise
+                comparison.rounds, comparison.failure = number - 1, str(error)
+                break
     return comparison
 
 
@@ -183,6 +188,26 @@ class _Runner:
     watch: WatchTurn
     ended: Ended
 
+    async def round(self, number: int) -> list[Sample]:
+        samples = []
+        for arm in self.plan.arms:
+            async with self.running(arm) as url:
+                for case in self.comparison.cases:
+                    measured = await self.measure(Turn(arm, case, number), url)
+                    samples.append(Sample(case.name, arm.name, number, measured))
+        return samples
+
+    async def probe(self) -> None:
+        """One request to each server that runs already: whatever is wrong with it is better known before an hour."""
+        for arm in self.plan.arms:
+            if arm.url:
+                turn = Turn(arm, Case("probe", self.plan.load), 0)
+                async with measurement.session(self._target(arm.url), self.plan.load, warn=partial(_refuse, turn)) as s:
+                    await s.probe()
+
+    def _target(self, url: str) -> Target:
+        return Target(url, api_key=self.plan.api_key)
+
     async def cases(self) -> list[Case]:
         """The load itself; or, for a load defined relative to saturation, one case for each multiple of it."""
         load = self.plan.load
@@ -200,8 +225,7 @@ class _Runner:
 
     async def measure(self, turn: Turn, url: str) -> Measurement:
         load = turn.case.load.model_copy(update={"seed": turn.case.load.seed + turn.round})
-        target = Target(url, api_key=self.plan.api_key)
-        async with measurement.session(target, load, warn=partial(_refuse, turn)) as session:
+        async with measurement.session(self._target(url), load, warn=partial(_refuse, turn)) as session:
             measured = await session.measure(self.watch(turn))
         _check(turn, measured.report)
         self.ended(turn, measured)
@@ -216,6 +240,7 @@ def _refuse(turn: Turn, reason: str) -> None:
 
 def _check(turn: Turn, report: Mapping[str, Any]) -> None:
     if not report["requests"][Outcome.COMPLETED]:
-        raise ProximaError(f"{turn.arm.name} completed no request: {report['errors']}")
+        errors = ", ".join(f"{code} {count}" for code, count in report["errors"].items())
+        raise ProximaError(f"{turn.arm.name} completed no request: {errors}")
     if report["load"]["missed_lengths"]:
         _refuse(turn, "; ".join(report["warnings"]))

@@ -15,6 +15,7 @@ from proxima_bench.comparison import FIGURES, Case, Comparison, Figure
 from proxima_bench.intervals import CONFIDENCE, FEWEST_ROUNDS, Ratio
 
 _GOOD, _BAD = "better", "worse"
+VERDICT_ROUNDS = 5
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "baseline": comparison.baseline.name,
         "rounds": comparison.rounds,
         "confidence": CONFIDENCE,
+        "failure": comparison.failure or None,
         "saturation_rps": comparison.saturation_rps,
         "arms": [{"name": arm.name, "kind": arm.kind, "flags": arm.flags, "url": arm.url} for arm in comparison.arms],
         "cases": [_case_as_json(comparison, case) for case in comparison.cases],
@@ -114,9 +116,15 @@ def _headline(comparison: Comparison) -> str:
         arrivals = f"trace at multiples of {comparison.saturation_rps:.2f}/s"
     return (
         f"{name}{load.requests} requests, {arrivals}, {load.lengths} lengths, attained with TTFT ≤ "
-        f"{load.slo_ttft_s:g} s and stall ≤ {load.slo_stall_s:g} s; {comparison.rounds} interleaved rounds, "
-        f"medians, ratios with {CONFIDENCE:.0%} intervals"
+        f"{load.slo_ttft_s:g} s and stall ≤ {load.slo_stall_s:g} s; {_rounds(comparison.rounds)}"
     )
+
+
+def _rounds(rounds: int) -> str:
+    if rounds == 1:
+        return "one round"
+    intervals = f", ratios with {CONFIDENCE:.0%} intervals" if rounds >= FEWEST_ROUNDS else ""
+    return f"{rounds} interleaved rounds, medians{intervals}"
 
 
 def _header(comparison: Comparison, case: Case) -> list[str]:
@@ -142,7 +150,12 @@ def _label(figure: Figure) -> str:
 
 
 def _losses(comparison: Comparison) -> Iterable[str]:
-    """For each arm, what it wins and what it loses beyond its interval; a report that only shows wins is none."""
+    """For each arm, what it wins and what it loses beyond its interval; a report that only shows wins is none.
+
+    Nothing with few rounds: the interval of three is hardly more than their range, and chance passes for a difference.
+    """
+    if comparison.rounds < VERDICT_ROUNDS:
+        return
     for arm in comparison.arms[1:]:
         sides: dict[str, list[str]] = {_GOOD: [], _BAD: []}
         for case in comparison.cases:

@@ -64,6 +64,10 @@ class Session:
         report["warnings"] = _warnings(report)
         return Measurement(report, [each.as_row(run.start_s, self.load.slo) for each in run.exchanges])
 
+    async def probe(self) -> None:
+        """Send one request of the warm-up, where there is one. Raises ProximaError as `measure` does."""
+        self._check_warm_up(await Runner(self.client, self.clock).warm_up(self.load, self.workload.warmup[:1]))
+
     def _check_warm_up(self, records: Sequence[Exchange]) -> None:
         if records and all(record.error for record in records):
             first = records[0]

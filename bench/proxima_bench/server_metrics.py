@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -77,8 +78,9 @@ async def sampled(fetches: Sequence[Fetch]) -> AsyncIterator[ServerMetrics]:
 def parse(text: str) -> dict[str, float]:
     """The figures in one page of Prometheus' text format; shares from 0 to 1."""
     found: dict[str, list[float]] = defaultdict(list)
-    for name, value in _LINE.findall(text):
-        found[name].append(float(value) / (100 if name in _PERCENT else 1))
+    for name, text_value in _LINE.findall(text):
+        if (value := _number(text_value)) is not None:
+            found[name].append(value / (100 if name in _PERCENT else 1))
     figures = {}
     for figure, names in _NAMES.items():
         values = next((found[name] for name in names if found[name]), None)
@@ -87,6 +89,15 @@ def parse(text: str) -> dict[str, float]:
     if pools := _POOL.findall(text):
         figures[KV_BLOCKS] = sum(int(blocks) for blocks in pools)
     return figures
+
+
+def _number(text: str) -> float | None:
+    """None for what is no number; a page that we did not write may hold anything."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 async def _keep_sampling(fetches: Sequence[Fetch], samples: list[Sample]) -> None:

@@ -106,4 +106,5 @@ def _free_port() -> int:
 
 def _end_of(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    lines = [line.removeprefix("proxima: error: ") for line in lines]
     return "\n".join([*lines[-_LAST_LINES:], f"the whole log is {log}"])

@@ -30,11 +30,15 @@ class Target:
         return self.root + _PATHS[api]
 
 
-def root_of(url: str) -> str:
-    """The base of a URL given with or without /v1. Raises UsageError."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--url must look like http://host:port, not {url}")
+def root_of(url: str, flag: str = "--url") -> str:
+    """The base of a URL given with or without /v1. Raises UsageError that names the flag."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise UsageError(f"{flag} must look like http://host:port with a port up to 65535, not {url}")
     return url.rstrip("/").removesuffix("/v1")
 
 

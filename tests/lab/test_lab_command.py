@@ -56,7 +56,7 @@ def test_the_table_names_the_setting_and_who_cheats(lab, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, err = lab("compare", *SMALL, "--arms", "native,sjf-oracle", "--time-scheduler")
     assert code == 0
-    for part in ("azure2023_conv_1500: 30 requests", "h100-llama2-7b, 400 blocks of 16", "schedule, µs"):
+    for part in ("azure2023_conv_1500: 30 requests", "h100-llama2-7b, 400 blocks of 16", "scheduling, µs a step"):
         assert part in out
     assert "sjf-oracle knows every answer's true length" in out
     assert "native: " in err
@@ -81,6 +81,12 @@ def test_a_sweep_finds_the_load_that_each_arm_bears_and_draws_it(lab, tmp_path):
     assert plot.read_text() == picture
 
 
+def test_a_pool_that_no_prompt_fits_into_is_an_error(lab):
+    code, _, err = lab("run", "--limit", "5", "--blocks", "1")
+    assert code == 1
+    assert "none of the 5 prompts leaves room for an answer in 1 blocks of 16 tokens" in err
+
+
 def test_made_up_traffic_and_one_arm(lab):
     code, out, _ = lab("run", "--generate", "giant-head:requests=20", "--blocks", "200", "--json")
     assert code == 0
@@ -97,8 +103,10 @@ def test_made_up_traffic_and_one_arm(lab):
         (["compare", "--slo", "ttft=2"], "--slo must look like"),
         (["compare", "--slo", "ttft=0,stall=1"], "--slo must look like"),
         (["compare", "--blocks", "0"], "--blocks must be at least 1"),
-        (["compare", "--max-tokens", "0"], "cap_tokens: 0"),
-        (["compare", "--rate-scale", "-1"], "rate_scale"),
+        (["compare", "--max-tokens", "0"], "--max-tokens: 0"),
+        (["compare", "--rate-scale", "-1"], "--rate-scale: -1"),
+        (["compare", "--generate", "poisson:rate=3,rate=4"], "rate stands there twice"),
+        (["compare", "--jobs", "0"], "--jobs must be at least 1"),
         (["compare", "--trace", "missing.csv"], "missing.csv: cannot be read"),
         (["compare", "--generate", "posson"], "did you mean"),
         (["compare", "--profile", "h100"], "--profile: h100 is unknown"),

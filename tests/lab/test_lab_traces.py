@@ -182,12 +182,12 @@ def test_a_file_without_the_columns_is_no_trace(tmp_path, header):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        pytest.param({"limit": 0}, "limit: 0 must be a whole number from 1 up", id="limit"),
-        pytest.param({"cap_tokens": -1}, "cap_tokens: -1 must be", id="cap"),
-        pytest.param({"rate_scale": 0.0}, "rate_scale: 0.0 must be a number from 0.001 to 1000", id="rate"),
-        pytest.param({"input_scale": math.nan}, "input_scale: nan must be", id="input"),
-        pytest.param({"output_scale": math.inf}, "output_scale: inf must be", id="output"),
-        pytest.param({"jitter_s": -1.0}, "jitter_s: -1.0 must be 0 s or more", id="jitter"),
+        pytest.param({"limit": 0}, "--limit: 0 must be a whole number from 1 up", id="limit"),
+        pytest.param({"cap_tokens": -1}, "--max-tokens: -1 must be", id="cap"),
+        pytest.param({"rate_scale": 0.0}, "--rate-scale: 0.0 must be a number from 0.001 to 1000", id="rate"),
+        pytest.param({"input_scale": math.nan}, "--input-scale: nan must be", id="input"),
+        pytest.param({"output_scale": math.inf}, "--output-scale: inf must be", id="output"),
+        pytest.param({"jitter_s": -1.0}, "--jitter-s: -1.0 must be 0 s or more", id="jitter"),
     ],
 )
 def test_changes_out_of_bounds_are_refused(values, message):

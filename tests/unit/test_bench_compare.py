@@ -45,7 +45,10 @@ class TestArms:
             ("native,gpt", "is no arm"),
             ("native+,proxima", "is no arm"),
             ("native,url:http://h:1", "must look like url:NAME="),
-            ("native,url:a=h:1", "must look like http://"),
+            ("native,url:a=h:1", "--arms: url:a must look like http://"),
+            ("native,url:a=http://h:99999", "a port up to 65535"),
+            ("native,url:a=http://h:1+--seed=1", "runs already and takes no flags"),
+            ("", "needs at least two"),
         ],
     )
     def test_what_is_no_list_of_arms(self, text, message):
@@ -97,26 +100,26 @@ def compared(*samples, rounds=3):
 
 @pytest.fixture
 def a_win_and_a_loss():
-    samples = [sample("native", number, qps=4.0 + number, e2e_s={"p50": 2.0}) for number in (1, 2, 3)]
+    samples = [sample("native", number, qps=4.0 + number, e2e_s={"p50": 2.0}) for number in range(1, 6)]
     samples += [
-        sample("proxima", number, qps=8.0 + 2 * number, e2e_s={"p50": 3.0}, preemptions=7) for number in (1, 2, 3)
+        sample("proxima", number, qps=8.0 + 2 * number, e2e_s={"p50": 3.0}, preemptions=7) for number in range(1, 6)
     ]
-    return compared(*samples)
+    return compared(*samples, rounds=5)
 
 
 class TestReport:
     def test_what_is_lost_is_shown_beside_what_is_won(self, a_win_and_a_loss):
         text = comparison_report.markdown(a_win_and_a_loss)
-        assert "| requests/s ↑ | 6 | 12 | 2.00 [2.00, 2.00] |" in text
-        assert "| E2E p50 ↓ | 2 | 3 | 1.50 [1.50, 1.50] |" in text
+        assert "| requests/s ↑ | 7 | 14 | 2.00 [2.00, 2.00] |" in text
+        assert "| E2E p50 (s) ↓ | 2 | 3 | 1.50 [1.50, 1.50] |" in text
         assert "| preemptions ↓ | 0 | 7 | - |" in text
-        assert "beyond the interval: better in requests/s; worse in E2E p50." in text
+        assert "beyond the interval: better in requests/s; worse in E2E p50 (s)." in text
         assert "Warning" not in text
 
     def test_the_terminal_shows_the_same(self, a_win_and_a_loss, capsys):
         comparison_report.show(a_win_and_a_loss, Console(width=160))
         shown = capsys.readouterr().out
-        for part in ("pressure: 96 requests", "3 interleaved rounds", "2.00 [2.00, 2.00]", "worse in E2E p50", "cores"):
+        for part in ("pressure: 96 requests", "5 interleaved rounds", "2.00 [2.00, 2.00]", "worse in E2E p50", "cores"):
             assert part in shown
 
     def test_arms_with_different_pools_are_pointed_out(self):
@@ -164,7 +167,8 @@ class TestCompare:
         first, second = ScriptedServer(script("a")), ScriptedServer(script("b"))
         code, out, _ = compare(first, second, *QUICK, "--rounds", "3", "--json")
         assert code == 0
-        assert "".join(order) == "aaaaabbbbb" * 3
+        # One request each before anything is measured.
+        assert "".join(order) == "ab" + "aaaaabbbbb" * 3
         assert sorted(asked(first)) == sorted(asked(second))
         assert len(set(asked(first))) == len(asked(first))
         report = json.loads(out)
@@ -181,7 +185,7 @@ class TestCompare:
 
     def test_a_slower_arm_is_worse(self, compare):
         slow = ScriptedServer(lambda *_: Script((0.05, 0.05)))
-        code, out, _ = compare(ScriptedServer(lambda *_: FAST), slow, *QUICK, "--rounds", "3", "--markdown")
+        code, out, _ = compare(ScriptedServer(lambda *_: FAST), slow, *QUICK, "--rounds", "5", "--markdown")
         assert code == 0
         (losses,) = [line for line in out.splitlines() if line.startswith("b against a")]
         better, worse = losses.split(";")
@@ -200,6 +204,36 @@ class TestCompare:
         ]
         assert "a saturation: 6 of 6" in err
 
+    def test_three_rounds_are_too_few_for_a_verdict(self, compare):
+        servers = (ScriptedServer(lambda *_: FAST) for _ in range(2))
+        _, out, _ = compare(*servers, *QUICK, "--rounds", "3", "--markdown")
+        assert "ratios with 95% intervals" in out
+        assert "beyond the interval" not in out
+
+    def test_an_arm_that_cannot_be_measured_is_found_before_the_first_round(self, compare):
+        first = ScriptedServer(lambda *_: FAST)
+        code, _, err = compare(first, ScriptedServer(lambda *_: Script(status=500)), *QUICK)
+        assert code == 1
+        assert "answered none of the warm-up requests: http_500" in err
+        assert len(first.bodies) == 1
+
+    def test_whole_rounds_are_kept_when_an_arm_dies(self, compare):
+        # Its probe and its first round, then nothing.
+        dying = ScriptedServer(lambda number, _: FAST if number < 6 else Script(status=500))
+        code, out, err = compare(ScriptedServer(lambda *_: FAST), dying, *QUICK, "--rounds", "3", "--json")
+        assert code == 1
+        assert "ended after 1 rounds: " in err
+        report = json.loads(out)
+        assert [(each["arm"], each["round"]) for each in report["measurements"]] == [("a", 1), ("b", 1)]
+        assert "http_500" in report["failure"]
+
+    def test_a_metrics_page_that_is_none_does_no_harm(self, compare):
+        pages = "vllm:num_requests_running{} nan\nvllm:num_preemptions_total{} many\n"
+        servers = [ScriptedServer(lambda *_: FAST, metrics=lambda: pages) for _ in range(2)]
+        code, out, _ = compare(*servers, *QUICK, "--rounds", "1", "--json")
+        assert code == 0
+        assert json.loads(out)["measurements"][0]["report"]["server"] is None
+
     @pytest.mark.parametrize("warmup", ["0", "1"])
     def test_an_arm_that_ignores_forced_lengths_ends_the_comparison(self, compare, warmup):
         code, _, err = compare(
@@ -214,13 +248,15 @@ class TestCompare:
             ScriptedServer(lambda *_: FAST), ScriptedServer(lambda *_: Script(status=500)), *QUICK, "--warmup", "0"
         )
         assert code == 1
-        assert "b completed no request: {'http_500': 4}" in err
+        assert "b completed no request: http_500 4" in err
 
     @pytest.mark.parametrize(
         ("flags", "message"),
         [
             (["--rounds", "0"], "--rounds must be at least 1"),
             (["--arms", "url:a=http://h:1,url:b=http://h:2", "--", "--seed=1"], "there are only url: arms"),
+            (["--arms", "url:a=http://h:1,url:b=http://h:2", "--restart"], "--restart: for arms that are started"),
+            (["--arms", ""], "needs at least two"),
             (["--arms", "native"], "at least two"),
             (["--preset", "presure"], "did you mean pressure"),
         ],

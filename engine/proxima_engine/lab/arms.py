@@ -180,5 +180,5 @@ def arm(name: str) -> ArmSpec:
     """Raises UsageError with the nearest name."""
     if name not in ARMS:
         near = nearest(name, ARMS)
-        raise UsageError(f"--arms: {name} is unknown; {f'did you mean {near}?' if near else ', '.join(ARMS)}")
+        raise UsageError(f"no arm is called {name!r}; {f'did you mean {near}?' if near else ', '.join(ARMS)}")
     return ARMS[name]

@@ -10,8 +10,9 @@ from typing import Any
 
 from proxima_config.errors import UsageError
 from proxima_engine.lab.arms import ArmSpec
-from proxima_engine.lab.experiment import Setting, simulate_arm
+from proxima_engine.lab.experiment import simulate_arm
 from proxima_engine.lab.requests import LabRequest, Workload
+from proxima_engine.lab.setting import Setting
 from proxima_engine.lab.simulate import Run
 
 

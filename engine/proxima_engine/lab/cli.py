@@ -120,20 +120,27 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
+    # Before vLLM is imported, which takes a quarter of a minute on a small machine.
+    setting = _setting(options)
+    arms = _arms(options.arms)
+
     from proxima_engine.lab import experiment, report
 
-    arms, setting = _arms(options.arms), _setting(options)
-    _print(options, experiment.compare(arms, setting, _jobs(options), _progress()), report.show)
+    _print(options, experiment.compare(arms, setting, options.jobs, _progress()), report.show)
     return 0
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from proxima_engine.lab import experiment, plot, report
+    from proxima_engine.lab import plot
 
-    arms, setting, loads = _arms(options.arms), _setting(options), _numbers("--loads", options.loads)
+    setting, loads = _setting(options), _numbers("--loads", options.loads)
     if options.plot is not None:
         plot.check(options.plot)
-    found = experiment.sweep(arms, setting, loads, _jobs(options), _progress())
+    arms = _arms(options.arms)
+
+    from proxima_engine.lab import experiment, report
+
+    found = experiment.sweep(arms, setting, loads, options.jobs, _progress())
     if options.plot is not None:
         plot.draw(found, options.plot)
     _print(options, found, report.show_sweep)
@@ -159,12 +166,6 @@ def _calibrate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _jobs(options: argparse.Namespace) -> int:
-    _at_least_1(options, "jobs")
-    jobs: int = options.jobs
-    return jobs
-
-
 def _arms(text: str) -> list[Any]:
     from proxima_engine.lab.arms import ARMS, arm
 
@@ -184,9 +185,9 @@ def _setting(options: argparse.Namespace) -> Any:
 
 
 def _setting_for(options: argparse.Namespace, workload: Any, profile: Any) -> Any:
-    from proxima_engine.lab.experiment import Setting
+    from proxima_engine.lab.setting import Setting
 
-    _at_least_1(options, "blocks", "block_size")
+    _at_least_1(options, "blocks", "block_size", "jobs")
     return Setting(
         workload=workload,
         profile=profile,

@@ -5,60 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any
 
-from proxima_config.slo import SLO
+from proxima_config.errors import ProximaError
 from proxima_engine.lab.arms import ArmContext, ArmSpec
 from proxima_engine.lab.arms import arm as arm_named
 from proxima_engine.lab.engine import EngineShape, LabEngine
 from proxima_engine.lab.figures import Figures, figures
-from proxima_engine.lab.profiles import Profile
-from proxima_engine.lab.requests import Workload
+from proxima_engine.lab.setting import Setting
 from proxima_engine.lab.simulate import Run, simulate
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Everything that is the same for all arms."""
-
-    workload: Workload
-    profile: Profile
-    blocks: int
-    block_size: int
-    slo: SLO
-    seed: int = 0
-    prefix_caching: bool = True
-    with_wall_time: bool = False
-
-    @property
-    def longest_tokens(self) -> int:
-        """The engine's context: what the longest request may need, as far as the pool holds it."""
-        wanted = max((each.input_tokens + each.cap_tokens for each in self.workload.requests), default=1)
-        return min(wanted, self.blocks * self.block_size)
-
-    def describe(self) -> dict[str, Any]:
-        workload, limits = self.workload, self.profile.limits
-        arrivals = "all arrivals" if workload.concurrency is None else f"{workload.concurrency} at once"
-        return {
-            "workload": workload.name,
-            "requests": len(workload.requests),
-            "concurrency": workload.concurrency,
-            "profile": self.profile.name,
-            "blocks": self.blocks,
-            "block_size": self.block_size,
-            "max_model_len": self.longest_tokens,
-            "limits": asdict(limits),
-            "slo": asdict(self.slo),
-            "seed": self.seed,
-            "prefix_caching": self.prefix_caching,
-            "sentence": f"{workload.name}: {len(workload.requests)} requests, {arrivals}; {self.profile.name}, "
-            f"{self.blocks} blocks of {self.block_size}; attained with TTFT ≤ {self.slo.ttft_s:g} s and stall ≤ "
-            f"{self.slo.stall_s:g} s",
-        }
 
 
 def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
@@ -78,7 +37,11 @@ def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
 
 
 def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
+    """Raises ProximaError when not one request fits into the pool: there is nothing to compare then."""
     found = figures(simulate_arm(arm, setting), setting.slo, with_wall_time=setting.with_wall_time)
+    if found["refused"] == found["requests"]:
+        pool = f"{setting.blocks} blocks of {setting.block_size} tokens"
+        raise ProximaError(f"none of the {found['requests']} prompts leaves room for an answer in {pool}")
     return {"cheats": arm.cheats, **found}
 
 

@@ -248,11 +248,15 @@ def parse(text: str, *, seed: int = 0, cap_tokens: int | None = None, pool_token
     given: dict[str, Any] = {
         name: value for name, value in outer.items() if value is not None and name in names.values()
     }
+    seen: set[str] = set()
     for key, value in _pairs(kind, rest):
         if key not in names:
             near = nearest(key, names)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(names)}"
             raise UsageError(f"{kind} has no key {key!r}; {hint}")
+        if key in seen:
+            raise UsageError(f"{kind}: {key} stands there twice")
+        seen.add(key)
         try:
             given[names[key]] = READERS[names[key]](value)
         except ValueError as error:

@@ -9,22 +9,22 @@ from rich.table import Table
 
 from proxima_engine.lab.figures import Figures
 
-_COLUMNS = (
+_ROWS = (
     ("attainment", "attained", ".1%"),
-    ("goodput_rps", "goodput/s", ".2f"),
+    ("goodput_rps", "goodput, requests/s", ".2f"),
     ("qps", "requests/s", ".2f"),
     ("output_tokens_per_s", "tokens/s", ".0f"),
-    ("ttft_p50_s", "TTFT p50", ".2f"),
-    ("ttft_p99_s", "TTFT p99", ".2f"),
-    ("e2e_mean_s", "E2E mean", ".2f"),
-    ("e2e_p99_s", "E2E p99", ".2f"),
-    ("stall_p95_s", "stall p95", ".2f"),
-    ("stall_max_s", "stall max", ".2f"),
+    ("ttft_p50_s", "TTFT p50, s", ".2f"),
+    ("ttft_p99_s", "TTFT p99, s", ".2f"),
+    ("e2e_mean_s", "E2E mean, s", ".2f"),
+    ("e2e_p99_s", "E2E p99, s", ".2f"),
+    ("stall_p95_s", "stall p95, s", ".2f"),
+    ("stall_max_s", "stall max, s", ".2f"),
     ("preemptions", "preemptions", "d"),
-    ("recomputed_tokens", "recomputed", "d"),
-    ("pool_use_mean", "pool", ".0%"),
-    ("running_mean", "running", ".1f"),
-    ("schedule_us_mean", "schedule, µs", ".0f"),
+    ("recomputed_tokens", "recomputed tokens", "d"),
+    ("pool_use_mean", "pool in use", ".0%"),
+    ("running_mean", "running requests", ".1f"),
+    ("schedule_us_mean", "scheduling, µs a step", ".0f"),
 )
 
 
@@ -32,12 +32,12 @@ def show(report: dict[str, Any], console: Console) -> None:
     """``report`` is what `compare` prints as JSON."""
     console.print(report["setting"]["sentence"], highlight=False)
     arms: dict[str, Figures] = report["arms"]
-    table = Table("arm", title_justify="left")
-    shown = [each for each in _COLUMNS if any(figures[each[0]] is not None for figures in arms.values())]
-    for _, label, _ in shown:
-        table.add_column(label, justify="right")
-    for name, figures in arms.items():
-        table.add_row(name, *(_cell(figures[key], form) for key, _, form in shown))
+    table = Table("")
+    for name in arms:
+        table.add_column(name, justify="right")
+    for key, label, form in _ROWS:
+        if any(figures[key] is not None for figures in arms.values()):
+            table.add_row(label, *(_cell(figures[key], form) for figures in arms.values()))
     console.print(table, highlight=False)
     for name in (name for name, figures in arms.items() if figures["cheats"]):
         console.print(f"{name} knows every answer's true length, which nobody does in real life.", highlight=False)

@@ -46,13 +46,18 @@ class Changes:
         for name in ("rate_scale", "input_scale", "output_scale"):
             value = getattr(self, name)
             if not _LEAST_SCALE <= value <= _MOST_SCALE:
-                raise UsageError(f"{name}: {value!r} must be a number from {_LEAST_SCALE:g} to {_MOST_SCALE:g}")
+                raise UsageError(f"{_flag(name)}: {value!r} must be a number from {_LEAST_SCALE:g} to {_MOST_SCALE:g}")
         if not 0 <= self.jitter_s < math.inf:
-            raise UsageError(f"jitter_s: {self.jitter_s!r} must be 0 s or more")
+            raise UsageError(f"--jitter-s: {self.jitter_s!r} must be 0 s or more")
         for name in ("limit", "cap_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UsageError(f"{name}: {value!r} must be a whole number from 1 up")
+                raise UsageError(f"{_flag(name)}: {value!r} must be a whole number from 1 up")
+
+
+def _flag(name: str) -> str:
+    """What people call a change."""
+    return "--max-tokens" if name == "cap_tokens" else f"--{name.replace('_', '-')}"
 
 
 def read(path: Path, changes: Changes | None = None) -> Workload:
