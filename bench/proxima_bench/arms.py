@@ -37,11 +37,10 @@ class Arm:
 
 def parse(text: str) -> list[Arm]:
     """At least two arms, the first of which the others are compared with. Raises UsageError."""
-    parts = _BETWEEN_ARMS.split(text)
-    if len(parts) < 2:
-        raise UsageError(f"--arms needs at least two, such as native,proxima, not {text!r}")
-    arms = [_arm(part) for part in parts]
+    arms = [_arm(part) for part in _BETWEEN_ARMS.split(text)] if text else []
     names = [arm.name for arm in arms]
+    if len(arms) < 2:
+        raise UsageError(f"--arms needs at least two, such as native,proxima, not {text!r}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--arms: {twice[0]} stands there twice; arms need different names")
     return arms

@@ -208,7 +208,7 @@ actions = st.lists(
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=actions, failing=st.sets(st.integers(1, 60), max_size=5), chunk=st.sampled_from([64, 2048]))
 def test_whatever_happens_texts_are_right_and_no_block_is_lost(
     start: Start, overlap: bool, actions: list[tuple[str, int, int]], failing: set[int], chunk: int
