@@ -39,7 +39,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 def show(comparison: Comparison, console: Console) -> None:
     console.print(f"{_headline(comparison)}\n{machine.sentence(machine.describe())}", highlight=False)
     for case in comparison.cases:
-        table = Table(*_header(comparison, case), title=case.name or None, title_justify="left")
+        table = Table(*_header(comparison), title=case.name or None, title_justify="left")
         for column in table.columns[1:]:
             column.justify = "right"
         for row in _rows(comparison, case):
@@ -57,7 +57,7 @@ def markdown(comparison: Comparison) -> str:
     for case in comparison.cases:
         if case.name:
             lines += [f"**{case.name}**", ""]
-        header = _header(comparison, case)
+        header = _header(comparison)
         lines += [_line(header), _line(["---", *["---:"] * (len(header) - 1)])]
         lines += [_line(row) for row in _rows(comparison, case)]
         lines.append("")
@@ -127,8 +127,7 @@ def _rounds(rounds: int) -> str:
     return f"{rounds} interleaved rounds, medians{intervals}"
 
 
-def _header(comparison: Comparison, case: Case) -> list[str]:
-    del case
+def _header(comparison: Comparison) -> list[str]:
     return [
         "",
         *(arm.name for arm in comparison.arms),

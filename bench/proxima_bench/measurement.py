@@ -102,7 +102,7 @@ async def session(
 
 def _described(load: Load, target: Target, workload: Workload, run: Run) -> dict[str, Any]:
     """What was sent, in full, and how far the server kept to it."""
-    described = load.model_dump(mode="json")
+    described = load.model_dump(mode="json", exclude={"compare"})
     described |= {
         "arrivals": load.shape.describe(),
         "url": target.root,

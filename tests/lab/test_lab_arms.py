@@ -53,7 +53,7 @@ def add(engine: SteppingEngine, queue: Queue, number: int) -> None:
     engine.add(f"r{number}", prompt, min(CAP, 32 * BLOCKS - prompt), answer_tokens=answer)
 
 
-def finish(engine: SteppingEngine, queue: Queue) -> None:
+def assert_all_end_whole(engine: SteppingEngine, queue: Queue) -> None:
     engine.drain(max_steps=4000)
     engine.check_integrity()
     for number, (_, answer) in enumerate(queue):
@@ -69,7 +69,7 @@ def test_adversarial_queues_end_whole(start: Start, name: str, overlap: bool, ki
     engine = start(name, overlap, queue)
     for number in range(len(queue)):
         add(engine, queue, number)
-    finish(engine, queue)
+    assert_all_end_whole(engine, queue)
 
 
 sizes = st.tuples(st.integers(1, 32 * 20), st.integers(1, 100))
@@ -89,7 +89,7 @@ def test_whatever_arrives_ends_whole(
         add(engine, queue, number)
         for _ in range(steps):
             engine.step()
-    finish(engine, queue)
+    assert_all_end_whole(engine, queue)
 
 
 def wave(engine: SteppingEngine, queue: Queue) -> None:
@@ -103,7 +103,7 @@ def test_those_who_choose_victims_leave_none_to_vllm(start: Start, name: str, ov
     queue = [(40, 300), *[(16 + 3 * number, 90 + number) for number in range(16)]]
     engine = start(name, overlap, queue)
     wave(engine, queue)
-    finish(engine, queue)
+    assert_all_end_whole(engine, queue)
     snapshot = engine.scheduler._report.snapshot()
     assert snapshot.preemptions_total == snapshot.yields_total.get("recompute", 0)
 
@@ -118,7 +118,7 @@ def test_gang_computes_for_all_or_for_nobody(start: Start) -> None:
         computing, present = set(output.num_scheduled_tokens), {each.request_id for each in engine.scheduler.running}
         idle_steps += bool(present) and not computing
         assert not computing or present <= computing | set(engine.ended)
-    finish(engine, queue)
+    assert_all_end_whole(engine, queue)
     assert idle_steps > 0
     assert engine.scheduler._report.snapshot().yields_total["recompute"] > 0
 
@@ -129,7 +129,7 @@ def test_known_lengths_need_no_victims(start: Start, name: str, overlap: bool) -
     queue = QUEUES["growing_past_the_pool"]
     engine = start(name, overlap, queue)
     wave(engine, queue)
-    finish(engine, queue)
+    assert_all_end_whole(engine, queue)
     assert engine.scheduler._report.snapshot().preemptions_total == 0
 
 
