@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
+import multiprocessing.connection
+import time
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
     from vllm.v1.engine.async_llm import AsyncLLM
 
 # Names vLLM gives to the processes it starts next to the client; each may have worker processes below it.
 _ENGINE_NAMES = ("EngineCore", "VLLM_DP_Coordinator")
 # vLLM keeps the announcement of an engine core that is dying in a flag; the end of its process needs no polling.
 ANNOUNCEMENT_INTERVAL_S = 0.5
+# The sentinel of a process closes before the kernel has let go of its memory, which takes a while where there is much.
+EXIT_CODE_TIMEOUT_S = 5.0
+EXIT_CODE_INTERVAL_S = 0.02
 
 
 class ProcessGuard:
@@ -69,10 +75,21 @@ async def first_death(client: AsyncLLM) -> None:
 
 async def exit_codes(client: AsyncLLM) -> dict[str, int]:
     """Exit codes by process name of the engine processes that have ended; negative ones are signals."""
+    manager = client.engine_core.resources.engine_manager
+    ended = [process for process in getattr(manager, "processes", ()) if _has_ended(process)]
+    return await asyncio.to_thread(_await_codes, ended)
+
+
+def _has_ended(process: BaseProcess) -> bool:
+    return bool(multiprocessing.connection.wait([process.sentinel], timeout=0))
+
+
+def _await_codes(ended: list[BaseProcess]) -> dict[str, int]:
+    # vLLM's monitor thread waits for the same processes. Whoever comes second is told that there is no such child, and
+    # reads None until the first has stored the code.
     codes: dict[str, int] = {}
-    for process in getattr(client.engine_core.resources.engine_manager, "processes", ()):
-        # The sentinel closes a moment before the exit code can be read.
-        await asyncio.to_thread(process.join, 0.5)
-        if process.exitcode is not None:
-            codes[process.name] = process.exitcode
+    deadline = time.monotonic() + EXIT_CODE_TIMEOUT_S
+    while len(codes) < len(ended) and time.monotonic() < deadline:
+        time.sleep(EXIT_CODE_INTERVAL_S)
+        codes |= {each.name: code for each in ended if (code := each.exitcode) is not None}
     return codes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import multiprocessing
 import os
 import signal
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ from fake_engine import FakeBuild
 
 from proxima_config.errors import ConfigError, EngineStartError
 from proxima_config.layering import load_settings
+from proxima_engine import processes
 from proxima_engine.runtime import EnginePhase, EngineRuntime, EngineUnavailable
 
 
@@ -83,6 +86,23 @@ async def test_death_after_ready_is_seen_and_takes_the_workers_along(number):
         _ = engine.client
     await engine.stop()
     assert not alive(build)
+
+
+async def test_the_exit_code_is_awaited_when_another_thread_has_reaped_the_process():
+    """vLLM's monitor waits for the same process; until it has stored the code, everybody else reads None."""
+    ours, theirs = multiprocessing.Pipe()
+    theirs.close()
+    codes = itertools.chain([None, None], itertools.repeat(-signal.SIGKILL))
+
+    class Reaped:
+        name = "EngineCore"
+        sentinel = ours
+        exitcode = property(lambda self: next(codes))
+
+    client = SimpleNamespace(
+        engine_core=SimpleNamespace(resources=SimpleNamespace(engine_manager=SimpleNamespace(processes=[Reaped()])))
+    )
+    assert await processes.exit_codes(client) == {"EngineCore": -signal.SIGKILL}
 
 
 async def test_a_death_that_is_only_announced_is_seen():
