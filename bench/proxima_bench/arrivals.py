@@ -97,7 +97,8 @@ class Ramp(_Shape):
         if expected >= in_ramp:
             return self.over_s + (expected - in_ramp) / self.to_rps
         # Root of slope/2 t² + from t = expected, in the form that does not cancel for a slope near 0.
-        return 2 * expected / (self.from_rps + math.sqrt(self.from_rps**2 + 2 * slope * expected))
+        twice_mean_rps = self.from_rps + math.sqrt(self.from_rps**2 + 2 * slope * expected)
+        return 2 * expected / twice_mean_rps if twice_mean_rps else 0.0
 
 
 class Replay(_Shape):

@@ -52,6 +52,7 @@ def test_a_forced_length_that_is_none_is_refused(http, length):
     assert FIELD in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_servers_that_run_already_are_compared(gateway_url, capsys):
     flags = ["--requests", "8", "--concurrency", "4", "--warmup", "2", "--output-tokens", "8|16", "--rounds", "3"]
     arms = f"url:a={gateway_url},url:b={gateway_url}"
