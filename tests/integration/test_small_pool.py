@@ -19,8 +19,6 @@ MAX_WAIT_S = 2.0
 POOL = ["--max-model-len", "1024", "--num-gpu-blocks-override", "40", "--block-size", "32", "--enforce-eager"]
 # Float32, so that what shares a batch with a request cannot change what it samples.
 POOL += ["--kv-cache-memory-bytes", "100000000", "--max-wait-s", str(MAX_WAIT_S), "--dtype", "float32"]
-# vLLM's own is there to show that the two differ; it costs the start of one more engine.
-SCHEDULERS = ["proxima", pytest.param("native", marks=pytest.mark.slow)]
 LONG_ANSWER = {"prompt": [6] * 400, "max_tokens": 600}
 LONG_PROMPT = {"prompt": [5] * 900, "max_tokens": 4}
 
@@ -79,7 +77,7 @@ def short(number: int, max_tokens: int) -> dict[str, Any]:
     return {"prompt": [10 + number % 200] * 20, "max_tokens": max_tokens}
 
 
-@pytest.mark.parametrize("gateway", SCHEDULERS, indirect=True)
+@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
 async def test_short_requests_start_before_a_head_that_does_not_fit(gateway, recorder):
     recorder.send("answer", LONG_ANSWER)
     await recorder.first_token("answer")
@@ -102,7 +100,7 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
     recorder.send("head", LONG_PROMPT)
     number = 0
     while not recorder.has_started("head"):
-        recorder.send(f"short{number}", short(number, 300))
+        recorder.send(f"short{number}", short(number, 100))
         number += 1
         await asyncio.sleep(0.05)
     await recorder.finish()
@@ -116,7 +114,7 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
 SEEDED = {"prompt": [9] * 500, "max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 77}
 
 
-@pytest.mark.parametrize("gateway", SCHEDULERS, indirect=True)
+@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
 async def test_a_seed_gives_the_same_text_though_the_request_was_preempted(gateway):
     """Each needs 22 of the 39 blocks in the end, so the later one loses its blocks and is computed again."""
     neighbour = {**SEEDED, "prompt": [8] * 500, "seed": 78}
