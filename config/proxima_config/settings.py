@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from proxima_config import vllm_flags
+from proxima_config.slo import DEFAULT_SLO
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,20 @@ class SchedulerSettings(Section):
         "rollback), or all-or-nothing allocation (gang, a teaching baseline for comparisons, nothing to serve with). "
         "On the command line --use-proxima and --no-use-proxima choose between the first two.",
     )
+    ttft_s: float = Field(
+        default=DEFAULT_SLO.ttft_s,
+        gt=0,
+        le=86400,
+        description="Target in seconds from the arrival of a request to its first token. Requests that can still meet "
+        "it start before those that have missed it.",
+    )
     max_wait_s: float = Field(
-        default=30.0,
+        default=75.0,
         ge=0,
         le=86400,
-        description="Age bound in seconds: a request that does not fit and has been passed by later ones for this "
-        "long is passed no more, and those who passed it give their blocks back. 0 keeps strict arrival order.",
+        description="Age bound in seconds: a request that has waited for this long starts before all that have not. "
+        "Lower bounds the worst wait, higher keeps more requests within their target when there is too much load. 0 "
+        "keeps strict arrival order.",
     )
     max_policy_failures: int = Field(
         default=3,

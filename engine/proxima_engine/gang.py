@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from proxima_engine.policy.in_order import missing_blocks, start_in_order, yield_until_rest_fits
+from proxima_engine.policy.in_order import start_in_order, yield_until_rest_fits
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.view import StepView
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
@@ -32,7 +32,7 @@ class GangPolicy:
     """Nobody computes while anybody who runs lacks blocks."""
 
     def plan(self, view: StepView) -> Plan:
-        if not missing_blocks(view):
+        if not view.missing_blocks:
             return start_in_order(view, view.waiting)
         if view.in_flight:
             return Plan(order=(), idle=True, peak_blocks=view.used_blocks)
@@ -40,8 +40,6 @@ class GangPolicy:
 
 
 class GangScheduler(ProximaScheduler):
-    plans_without_queue = True
-
     def _make_policy(self, options: SchedulerOptions) -> GangPolicy:  # noqa: ARG002  has no options
         return GangPolicy()
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
@@ -22,7 +22,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from proxima_engine.policy.admission import ReadySetPolicy
+from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest, LearnsFromFinished, Policy
 from proxima_engine.scheduling.guard import PolicyGuard
@@ -30,7 +30,7 @@ from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
 from proxima_engine.scheduling.step_log import StepLog
-from proxima_engine.scheduling.view_builder import SCAN_LIMIT, ViewBuilder, cap_tokens
+from proxima_engine.scheduling.view_builder import ViewBuilder, cap_tokens
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -55,26 +55,25 @@ class StalePlanError(RuntimeError):
 class ProximaScheduler(Scheduler):
     """vLLM's scheduler with the plan put before it."""
 
-    plans_without_queue: ClassVar[bool] = False
-    """Whether to plan while requests run and nobody waits: for policies that choose who yields before vLLM has to."""
-    scan_limit: ClassVar[int] = SCAN_LIMIT
-    """Startable requests, in order of arrival, that a plan looks at."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        options = SchedulerOptions.from_vllm(self.vllm_config)
+        options = self._make_options()
         self.waiting = PlannedQueue(by_priority=self.policy is SchedulingPolicy.PRIORITY)
         self.proxima_policy = self._make_policy(options)
         self.proxima_guard = self._make_guard(options)
         self.proxima_plan = EMPTY_PLAN
-        self.proxima_clock: Callable[[], float] = time.monotonic
+        # The clock by which vLLM stamps arrivals, in whatever process: deadlines are counted from those.
+        self.proxima_clock: Callable[[], float] = time.time
         self._ended: deque[FinishedRequest] = deque(maxlen=ENDED_KEPT)
-        self._view = ViewBuilder(self, self.waiting, self.scan_limit)
+        self._view = ViewBuilder(self, self.waiting, options.ttft_s)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
         self._step_log = StepLog(Path(options.step_log)) if options.step_log else None
 
+    def _make_options(self) -> SchedulerOptions:
+        return SchedulerOptions.from_vllm(self.vllm_config)
+
     def _make_policy(self, options: SchedulerOptions) -> Policy:
-        return ReadySetPolicy(options.max_wait_s)
+        return ProximaPolicy(options.max_wait_s)
 
     def _make_guard(self, options: SchedulerOptions) -> PolicyGuard:
         return PolicyGuard(options.max_policy_failures)
@@ -83,9 +82,11 @@ class ProximaScheduler(Scheduler):
         """Plan, then let vLLM schedule what the plan names."""
         started_s = time.monotonic()
         self.proxima_plan = EMPTY_PLAN
-        to_plan = self.waiting or (self.plans_without_queue and self.running)
-        if to_plan and self._pause_state is PauseState.UNPAUSED:
-            self.proxima_plan = self.proxima_guard.attempt(self._plan_step) or EMPTY_PLAN
+        if (self.waiting or self.running) and self._pause_state is PauseState.UNPAUSED:
+            plan = self.proxima_guard.attempt(self._plan_step)
+            if plan is None:
+                self._view.restart()
+            self.proxima_plan = plan or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
         try:
             output = self._dispatch(throttle_prefills)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -20,6 +19,7 @@ from proxima_engine.lab.baselines.hrrn import HrrnPolicy
 from proxima_engine.lab.baselines.past_future import PastFutureOraclePolicy, PastFuturePolicy
 from proxima_engine.lab.baselines.sglang_ratio import SglangRatioPolicy
 from proxima_engine.lab.baselines.sjf_oracle import SjfOraclePolicy
+from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.protocol import Policy
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
 from proxima_engine.scheduling.guard import PolicyGuard
@@ -40,6 +40,9 @@ class ArmContext:
     true_lengths: Mapping[str, int]
     """Output tokens by request id, for arms that cheat."""
     seed: int
+
+
+MakePolicy = Callable[[ArmContext, SchedulerOptions], Policy]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +86,18 @@ def _native(_context: ArmContext) -> SchedulerFactory:
     return _by_mode(Scheduler, AsyncScheduler)
 
 
-def _proxima(_context: ArmContext) -> SchedulerFactory:
-    return _by_mode(_ProximaArm, _ProximaAsyncArm)
-
-
-def _planned_by(make_policy: Callable[[ArmContext], Policy]) -> Callable[[ArmContext], SchedulerFactory]:
+def _planned_by(
+    make_policy: Callable[[ArmContext, SchedulerOptions], Policy],
+) -> Callable[[ArmContext], SchedulerFactory]:
     """Schedulers that put another policy before vLLM's `schedule()`."""
 
     def make(context: ArmContext) -> SchedulerFactory:
         class PolicyArm(_ProximaArm):
-            plans_without_queue = True
-            # A policy with an order of its own has to see everybody who waits.
-            scan_limit = sys.maxsize
+            def _make_options(self) -> SchedulerOptions:
+                return replace(super()._make_options(), ttft_s=context.ttft_s)
 
-            def _make_policy(self, options: SchedulerOptions) -> Policy:  # noqa: ARG002  theirs come from the context
-                return make_policy(context)
+            def _make_policy(self, options: SchedulerOptions) -> Policy:
+                return make_policy(context, options)
 
         class PolicyAsyncArm(PolicyArm, _ProximaAsyncArm):
             pass
@@ -125,52 +125,52 @@ _ALL = (
         "gang",
         "all-or-nothing: nobody computes while anybody who runs lacks blocks",
         "proxima_engine.gang, the allocation that the idea is explained against",
-        _planned_by(lambda _: GangPolicy()),
+        _planned_by(lambda *_: GangPolicy()),
     ),
     ArmSpec(
         "sglang-ratio",
         "admission by new-token ratio with decay, retraction of the shortest answers",
         "SGLang, PrefillAdder and retract_decode",
-        _planned_by(lambda _: SglangRatioPolicy()),
+        _planned_by(lambda *_: SglangRatioPolicy()),
     ),
     ArmSpec(
         "past-future",
         "admission by the future peak over lengths drawn from recent answers",
         "Gong et al., Past-Future Scheduler, ASPLOS 2025 (LightLLM)",
-        _planned_by(lambda context: PastFuturePolicy(context.seed)),
+        _planned_by(lambda context, _: PastFuturePolicy(context.seed)),
     ),
     ArmSpec(
         "past-future-oracle",
         "past-future with the true lengths",
         "Gong et al., Past-Future Scheduler, ASPLOS 2025 (LightLLM)",
-        _planned_by(lambda context: PastFutureOraclePolicy(context.true_lengths)),
+        _planned_by(lambda context, _: PastFutureOraclePolicy(context.true_lengths)),
         cheats=True,
     ),
     ArmSpec(
         "hrrn",
         "highest response ratio next, by prompt length",
         "Brinch Hansen, IFIP Congress 1971; SGLang's policy hrrn",
-        _planned_by(lambda _: HrrnPolicy()),
+        _planned_by(lambda *_: HrrnPolicy()),
     ),
     ArmSpec(
         "deadline-watermark",
         "on-time requests first, late ones last, 5 % of the blocks kept free at admission",
         "Moore, Management Science 15(1), 1968; vLLM's watermark",
-        _planned_by(lambda context: DeadlineWatermarkPolicy(context.ttft_s)),
+        _planned_by(lambda context, _: DeadlineWatermarkPolicy(context.ttft_s)),
         watermark=deadline_watermark.WATERMARK,
     ),
     ArmSpec(
         "sjf-oracle",
         "shortest remaining answer first, by the true length",
         "Smith, Naval Research Logistics Quarterly 3, 1956",
-        _planned_by(lambda context: SjfOraclePolicy(context.true_lengths)),
+        _planned_by(lambda context, _: SjfOraclePolicy(context.true_lengths)),
         cheats=True,
     ),
     ArmSpec(
         "proxima",
         "Proxima's scheduler as it stands",
-        "proxima_engine.scheduler",
-        _proxima,
+        "proxima_engine.policy",
+        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s)),
     ),
 )
 ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in _ALL}

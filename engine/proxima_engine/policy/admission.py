@@ -1,24 +1,50 @@
-"""The just-in-time ready set: start whatever has its blocks now, and let nobody wait for ever.
+"""Proxima's policy: who starts in a step, who waits and why, and who gives way.
 
-vLLM stops looking at its queue at the first request whose blocks do not fit. Here such a request is passed by
-later ones that do fit. Two rules bound what that may cost it:
-
-* *Age bound.* Once a request has been passed for `max_wait_s` seconds, nobody passes it any more.
-* *Restitution.* If it still does not fit then, those who passed it and still run yield, last started first, as long
-  as that makes it fit. So passing delays no request by more than `max_wait_s`; whatever else it waits for, it would
-  have waited for in arrival order too.
+The most urgent goes first (`urgency`). It starts if its blocks are free now *and* the future peak of demand with it
+fits into the pool (`demand`, by lengths from `forecast`, at a confidence kept by `calibration`). The first who may not
+start gets a reservation from the time on at which it is forecast to fit; others may pass it as long as they fit beside
+that reservation too, so that passing does not postpone it (EASY backfilling, Lifka 1995). Once somebody is overdue,
+nobody who is less urgent passes it any more, reservation or not: that bound does not hang on a forecast. When the
+blocks run out although all that was forecast, somebody yields (`yielding`).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from proxima_engine.policy.demand import tokens_until_free
+import numpy as np
+
+from proxima_engine.policy.calibration import Calibration
+from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, reserve
+from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
-from proxima_engine.policy.view import RunningRequest, SortKey, StepView, WaitingRequest
+from proxima_engine.policy.protocol import FinishedRequest
+from proxima_engine.policy.urgency import Band, UrgencyQueue
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
+from proxima_engine.policy.yielding import Candidate, victims
 
 EXACT_LOOKUPS_PER_STEP = 8
 """How many prefix lookups a plan may spend. The requests that need one are those at the front that do not fit."""
+BACKFILLS_PER_STEP = 8
+"""How many requests behind one that is held are looked at in a step."""
+REFRESH_STEPS = 16
+"""Steps after which curves and demand are made anew."""
+TRIAL_STEPS = (32, 256)
+"""Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
+RESUME_S = 5.0
+"""Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks."""
+
+
+@dataclass(slots=True)
+class _Runner:
+    """What is known of one who runs, beside what the view says."""
+
+    request: WaitingRequest
+    shared_blocks: int
+    started_s: float
+    is_late: bool
 
 
 @dataclass(slots=True)
@@ -27,123 +53,264 @@ class _Draft:
 
     free_blocks: int
     slots: int
-    lookups_left: int
+    running: int
+    lookups_left: int = EXACT_LOOKUPS_PER_STEP
     order: list[str] = field(default_factory=list)
     held: dict[str, Reason] = field(default_factory=dict)
-    yields: list[tuple[str, YieldMode]] = field(default_factory=list)
-    passed: list[WaitingRequest] = field(default_factory=list)
-    closed: bool = False
-    """A held request may be passed no more: nobody younger starts."""
+    demand: Demand | None = None
+    """Of all who run or were started in this draft; made when the first one asks."""
+    reserved: Demand | None = None
+    head_start_steps: float | None = None
+    looked_past_head: int = 0
     backfilled: int = 0
-    last_started: SortKey | None = None
     taken_blocks: int = 0
 
-    def start(self, request: WaitingRequest, blocks: int) -> None:
-        self.order.append(request.request_id)
-        self.free_blocks -= blocks
-        self.taken_blocks += blocks
-        self.slots -= 1
-        self.last_started = request.key
-        self.backfilled += bool(self.passed)
 
-
-class ReadySetPolicy:
-    """Arrival order with backfilling; keeps only the times at which waiting requests were first passed."""
+class ProximaPolicy:
+    """Keeps its own books of queue and pool, by the changes that each view names."""
 
     def __init__(self, max_wait_s: float) -> None:
-        self._max_wait_s = max_wait_s
-        self._passed_since: dict[str, float] = {}
+        self._forecast = LengthForecast()
+        self._queue = UrgencyQueue(max_wait_s)
+        self._not_ready: dict[str, WaitingRequest] = {}
+        self._pool = PoolForecast()
+        self._runners: dict[str, _Runner] = {}
+        self._stood_still_since: dict[str, float] = {}
+        self.calibration = Calibration()
+        self._steps_to_refresh = 0
+        self._longest_cap = 1
+        self._unclaimed_blocks = 0
+        """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
+        self._last: Plan | None = None
+        """The last plan, while it would come out the same."""
+
+    def finished(self, request: FinishedRequest) -> None:
+        group = group_of(request.prompt_tokens, request.cap_tokens)
+        self._forecast.learn(group, request.output_tokens, request.cap_tokens)
 
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
-        growth = sum(request.growth_blocks for request in view.running)
-        draft = _Draft(max(0, view.free_blocks - growth), view.slots, EXACT_LOOKUPS_PER_STEP)
-        for index, request in enumerate(view.waiting):
-            reason = self._consider(request, draft, view)
-            if reason is not None:
-                draft.held[request.request_id] = reason
-            if reason in (Reason.BEHIND_HEAD, Reason.SLOTS):
-                draft.held.update((later.request_id, reason) for later in view.waiting[index + 1 :])
-                break
-        self._remember_passed(draft, view)
-        return Plan(
-            order=tuple(draft.order),
-            held=draft.held,
-            yields=tuple(draft.yields),
-            backfilled=draft.backfilled,
-            head_start_s=self._head_start_s(draft, view),
-            peak_blocks=view.used_blocks + growth + draft.taken_blocks,
-        )
+        self._take_in(view)
+        if view.missing_blocks:
+            return self._yield(view)
+        self._steps_to_refresh -= 1
+        if self._steps_to_refresh <= 0 and self._runners:
+            self._refresh(view)
+        if self._queue.advance(view.now_s + view.step_s):
+            self._last = None
+        if self._last is None or view.denied is not None:
+            plan = self._decide(view)
+            # Blocks only become fewer until somebody comes, leaves or turns to another band.
+            self._last = None if len(plan.order) > len(self._not_ready) else plan
+            return plan
+        return self._last
 
-    def _consider(self, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
-        """Start a request in the draft, or say why not."""
+    # -- books -----------------------------------------------------------------------------------------------------
+
+    def _take_in(self, view: StepView) -> None:
+        changes = view.changes
+        if changes.restart:
+            self._forget()
+        if changes.restart or changes.arrived or changes.left or changes.started or changes.stopped:
+            self._last = None
+        yielded = self._leave(changes)
+        for started in changes.started:
+            self._start(started, view)
+        for request in changes.arrived:
+            self._enqueue(request, view)
+        self.calibration.step(self._runners.keys(), yielded)
+
+    def _forget(self) -> None:
+        self._queue.clear()
+        self._not_ready.clear()
+        self._runners.clear()
+        self._stood_still_since.clear()
+        self._pool.refresh({})
+        self._steps_to_refresh = 0
+
+    def _leave(self, changes: Changes) -> set[str]:
+        for request_id in changes.left:
+            self._queue.remove(request_id)
+            self._not_ready.pop(request_id, None)
+            self._stood_still_since.pop(request_id, None)
+        for request_id in changes.stopped:
+            self._runners.pop(request_id, None)
+            self._pool.remove(request_id)
+        stopped = set(changes.stopped)
+        return {request.request_id for request in changes.arrived if request.request_id in stopped}
+
+    def _start(self, started: StartedRequest, view: StepView) -> None:
+        request = started.request
+        # It was asked to yield before, or its first token cannot come before this step's end.
+        is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
+        self._runners[request.request_id] = _Runner(request, started.shared_blocks, view.now_s, is_late)
+        own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)
+        self._pool.add(request.request_id, self._demand(request, own_blocks, view))
+
+    @staticmethod
+    def _own_blocks(request: WaitingRequest, view: StepView) -> int:
+        return -(-(request.prompt_tokens + request.output_tokens) // view.block_size)
+
+    def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
+        self._longest_cap = max(self._longest_cap, request.cap_tokens)
         if request.not_ready is not None:
+            self._queue.remove(request.request_id)
+            self._not_ready[request.request_id] = request
+            return
+        self._not_ready.pop(request.request_id, None)
+        answer_tokens = self._curve(request).expected_tokens(request.cap_tokens)
+        block_steps = (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
+        self._queue.add(request, block_steps, view.now_s)
+        if request.output_tokens:
+            self._stood_still_since.setdefault(request.request_id, view.now_s)
+
+    def _curve(self, request: WaitingRequest) -> Curve:
+        return self._forecast.curve(group_of(request.prompt_tokens, request.cap_tokens))
+
+    def _demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
+        holding = Holding(blocks, request.output_tokens, request.cap_tokens, self._curve(request))
+        return demand_of([holding], view.block_size)[0]
+
+    def _refresh(self, view: StepView) -> None:
+        self._steps_to_refresh = REFRESH_STEPS
+        self._last = None
+        running = [request for request in view.running if request.request_id in self._runners]
+        tokens = np.array([request.output_tokens for request in running], dtype=np.int64)
+        self._forecast.look(tokens, self._longest_cap)
+        holdings = [self._holding(request, view) for request in running]
+        demands = demand_of(holdings, view.block_size)
+        self._pool.refresh({each.request_id: demand for each, demand in zip(running, demands, strict=True)})
+        own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
+        self._unclaimed_blocks = max(0, view.used_blocks - own_now)
+        if self.calibration.is_idle:
+            self._begin_trial(running, holdings, view)
+
+    def _holding(self, request: RunningRequest, view: StepView) -> Holding:
+        runner = self._runners[request.request_id]
+        blocks = max(request.blocks, self._own_blocks(runner.request, view)) - runner.shared_blocks
+        return Holding(max(0, blocks), request.output_tokens, request.cap_tokens, self._curve(runner.request))
+
+    def _begin_trial(self, running: list[RunningRequest], holdings: list[Holding], view: StepView) -> None:
+        """For the horizon at which demand is highest: that is the one that decides."""
+        upper = self._pool.total.upper(self.calibration.z)
+        nearest, farthest = TRIAL_STEPS
+        index = int(np.where((HORIZONS >= nearest) & (HORIZONS <= farthest), upper, 0.0).argmax())
+        steps = float(HORIZONS[index])
+        then = {
+            request.request_id: holding.blocks + steps / view.block_size
+            for request, holding in zip(running, holdings, strict=True)
+        }
+        self.calibration.begin(steps, float(upper[index]), then)
+
+    # -- decisions -------------------------------------------------------------------------------------------------
+
+    def _decide(self, view: StepView) -> Plan:
+        draft = _Draft(max(0, view.free_blocks - view.growth_blocks), view.slots, len(self._runners))
+        self._show_not_ready(draft)
+        for band, request in self._queue.in_order():
+            if request.request_id == view.denied:
+                draft.held[request.request_id] = Reason.BLOCKS
+                continue
+            if draft.slots <= 0:
+                draft.held[request.request_id] = Reason.SLOTS
+                break
+            if draft.looked_past_head == BACKFILLS_PER_STEP:
+                break
+            draft.looked_past_head += draft.reserved is not None
+            reason = self._consider(band, request, draft, view)
+            if reason is None:
+                continue
+            draft.held[request.request_id] = reason
+            if band is Band.OVERDUE:
+                break
+            if draft.reserved is None:
+                self._reserve(request, draft, view)
+        return self._plan(draft, view)
+
+    def _show_not_ready(self, draft: _Draft) -> None:
+        for request in self._not_ready.values():
             # vLLM looks at what it waits for only when it meets the request in its scan, and skips it at no cost.
             draft.order.append(request.request_id)
-            return request.not_ready
-        if draft.slots <= 0:
-            return Reason.SLOTS
-        if draft.closed:
-            return Reason.BEHIND_HEAD
-        blocks = self._blocks(request, draft, view)
-        if blocks <= draft.free_blocks:
-            draft.start(request, blocks)
-            return None
-        if self._age_bound_reached(request, view.now_s):
-            if self._make_room(request, blocks, draft, view):
-                draft.start(request, blocks)
-                return None
-            draft.closed = True
-        draft.passed.append(request)
-        return Reason.BLOCKS
+            if request.not_ready is not None:
+                draft.held[request.request_id] = request.not_ready
 
-    def _blocks(self, request: WaitingRequest, draft: _Draft, view: StepView) -> int:
-        if request.blocks_at_most <= draft.free_blocks or draft.lookups_left == 0:
+    def _consider(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
+        """Start a request in the draft, or say why not."""
+        blocks, exact = request.blocks_at_most, False
+        if blocks > draft.free_blocks:
+            blocks, exact = self._exact(request, draft, view), True
+        if blocks > draft.free_blocks:
+            return Reason.BLOCKS
+        demand = self._demand(request, blocks, view)
+        needs_forecast = draft.running > 0 and not self._stood_still_for_long(band, request, view)
+        if needs_forecast and not self._peak_fits(demand, draft, view):
+            if exact or draft.lookups_left == 0:
+                return Reason.FORECAST
+            fewer = self._exact(request, draft, view)
+            if fewer == blocks:
+                return Reason.FORECAST
+            blocks, demand = fewer, self._demand(request, fewer, view)
+            if not self._peak_fits(demand, draft, view):
+                return Reason.FORECAST
+        draft.order.append(request.request_id)
+        draft.free_blocks -= blocks
+        draft.taken_blocks += blocks
+        draft.slots -= 1
+        draft.running += 1
+        draft.demand = self._demand_of_draft(draft) + demand
+        draft.backfilled += draft.reserved is not None
+        return None
+
+    def _exact(self, request: WaitingRequest, draft: _Draft, view: StepView) -> int:
+        if draft.lookups_left == 0:
             return request.blocks_at_most
         draft.lookups_left -= 1
         return view.exact_blocks(request.request_id)
 
-    def _age_bound_reached(self, request: WaitingRequest, now_s: float) -> bool:
-        # A request that was never passed counts as passed just now, so that a bound of 0 means: not even once.
-        return now_s - self._passed_since.get(request.request_id, now_s) >= self._max_wait_s
+    def _stood_still_for_long(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
+        since = self._stood_still_since.get(request.request_id, view.now_s)
+        return band is Band.RESUMED and view.now_s - since >= RESUME_S
 
-    def _make_room(self, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
-        """Let those who passed a request yield to it; False, and nothing changed, if that would not be enough."""
-        victims: list[RunningRequest] = []
-        free = draft.free_blocks
-        already = {request_id for request_id, _ in draft.yields}
-        since = self._passed_since.get(request.request_id, view.now_s)
-        # Strictly later: whoever ran before `since` was set, ran before the request was passed at all.
-        for candidate in sorted(view.running, key=lambda running: running.started_s, reverse=True):
-            if free >= blocks:
-                break
-            passed_it = candidate.key > request.key and candidate.started_s > since
-            if passed_it and candidate.request_id not in already:
-                victims.append(candidate)
-                free += candidate.blocks
-        if free < blocks:
-            return False
-        draft.taken_blocks -= free - draft.free_blocks
-        draft.free_blocks = free
-        draft.slots += len(victims)
-        draft.yields += [(victim.request_id, YieldMode.RECOMPUTE) for victim in victims]
-        return True
+    def _demand_of_draft(self, draft: _Draft) -> Demand:
+        return self._pool.total if draft.demand is None else draft.demand
 
-    def _remember_passed(self, draft: _Draft, view: StepView) -> None:
-        """Start the age bound of each held request that was passed in this step; forget those that left."""
-        waiting = {request.request_id for request in view.waiting}
-        started = set(draft.order)
-        self._passed_since = {
-            request_id: since
-            for request_id, since in self._passed_since.items()
-            if request_id in waiting and request_id not in started
-        }
-        for request in draft.passed:
-            if draft.last_started is not None and request.key < draft.last_started:
-                self._passed_since.setdefault(request.request_id, view.now_s)
+    def _peak_fits(self, demand: Demand, draft: _Draft, view: StepView) -> bool:
+        together = self._demand_of_draft(draft) + demand
+        if draft.reserved is not None:
+            together += draft.reserved
+        return bool((together.upper(self.calibration.z) <= view.blocks_total - self._unclaimed_blocks).all())
 
-    def _head_start_s(self, draft: _Draft, view: StepView) -> float | None:
-        if not draft.passed or not view.step_s:
-            return None
-        steps = tokens_until_free(view.running, draft.passed[0].blocks_at_most - draft.free_blocks)
-        return None if steps is None else steps * view.step_s
+    def _reserve(self, head: WaitingRequest, draft: _Draft, view: StepView) -> None:
+        demand = self._demand(head, head.blocks_at_most, view)
+        room = view.blocks_total - self._unclaimed_blocks
+        index, draft.reserved = reserve(self._demand_of_draft(draft), demand, self.calibration.z, room)
+        draft.head_start_steps = float(HORIZONS[index])
+
+    def _plan(self, draft: _Draft, view: StepView) -> Plan:
+        upper = self._demand_of_draft(draft).upper(self.calibration.z) + self._unclaimed_blocks
+        now = view.used_blocks + view.growth_blocks + draft.taken_blocks
+        head_start_s = None
+        if draft.head_start_steps is not None and view.step_s:
+            head_start_s = draft.head_start_steps * view.step_s
+        return Plan(
+            order=tuple(draft.order),
+            held=draft.held,
+            backfilled=draft.backfilled,
+            head_start_s=head_start_s,
+            peak_blocks=max(now, min(view.blocks_total, math.ceil(upper.max()))),
+        )
+
+    def _yield(self, view: StepView) -> Plan:
+        self._last = None
+        chosen = victims(self._candidates(view.running), view.missing_blocks)
+        return Plan(
+            order=(),
+            yields=tuple((victim.request_id, YieldMode.RECOMPUTE) for victim in chosen),
+            peak_blocks=view.used_blocks,
+        )
+
+    def _candidates(self, running: Iterable[RunningRequest]) -> Iterable[Candidate]:
+        for request in running:
+            runner = self._runners.get(request.request_id)
+            served = request.output_tokens - (runner.request.output_tokens if runner else 0)
+            yield Candidate(request, runner is None or runner.is_late, served)

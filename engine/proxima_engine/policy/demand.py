@@ -1,10 +1,28 @@
-"""Arithmetic of block demand."""
+"""Arithmetic of block demand: what a set of requests will hold, step by step, and its peak.
+
+Each running request generates one token a step until it ends, so at a horizon of k steps it holds the blocks of its
+length plus k tokens with the probability that it still runs then, and none otherwise. Requests end independently of
+each other, so means and variances add up. A newcomer fits if at every horizon
+
+    mean + z * sqrt(variance) <= blocks of the pool
+
+with `z` kept by `calibration`. The past-future rule of Gong et al. (ASPLOS 2025) is the same question, asked there by
+drawing lengths; here it is answered in closed form, which costs less and gives the same plan for the same state.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from proxima_engine.policy.view import RunningRequest
+import numpy as np
+
+from proxima_engine.policy.forecast import EDGES, Curve, Floats
+
+_NEAR = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
+_FAR = (1280, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072)
+HORIZONS: Floats = np.array(_NEAR + _FAR, dtype=np.float64)
+"""Steps from now at which demand is looked at, shape (horizons,)."""
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -17,14 +35,121 @@ def growth_blocks(tokens_before: int, tokens_after: int, block_size: int) -> int
     return max(0, blocks_for(tokens_after, block_size) - blocks_for(tokens_before, block_size))
 
 
-def tokens_until_free(running: Iterable[RunningRequest], missing_blocks: int) -> int | None:
-    """Steps until the running requests have freed a number of blocks, if each runs to its declared cap.
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the demand of one request depends on."""
 
-    This is the shadow time of EASY backfilling (Lifka 1995) with the declared cap as run-time estimate; one token a
-    step. Returns None when even all of them together hold fewer blocks.
+    blocks: int
+    """Blocks of its own: held now, or taken when it starts. What others hold anyway is not among them."""
+    output_tokens: int
+    """Generated so far."""
+    cap_tokens: int
+    curve: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Blocks by horizon: expected and variance, shape (horizons,) each."""
+
+    mean: Floats
+    variance: Floats
+
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(self.mean + other.mean, self.variance + other.variance)
+
+    def __sub__(self, other: Demand) -> Demand:
+        # Rounding must not leave a variance below 0.
+        return Demand(self.mean - other.mean, np.maximum(0.0, self.variance - other.variance))
+
+    def upper(self, z: float) -> Floats:
+        """Blocks that are not exceeded, at a confidence of ``z`` standard deviations; shape (horizons,)."""
+        upper: Floats = self.mean + z * np.sqrt(self.variance)
+        return upper
+
+
+NO_DEMAND = Demand(np.zeros(len(HORIZONS)), np.zeros(len(HORIZONS)))
+
+
+def demand_of(holdings: Sequence[Holding], block_size: int) -> list[Demand]:
+    """Demand of each of several requests."""
+    if not holdings:
+        return []
+    generated = np.array([each.output_tokens for each in holdings], dtype=np.float64)[:, None]
+    cap = np.array([each.cap_tokens for each in holdings], dtype=np.float64)[:, None]
+    blocks = np.array([each.blocks for each in holdings], dtype=np.float64)[:, None]
+    log_survival = np.stack([each.curve.log_survival for each in holdings])
+    reached = generated + HORIZONS
+    log_alive = _at(log_survival, reached) - _at(log_survival, generated)
+    alive = np.where(reached < cap, np.exp(np.minimum(log_alive, 0.0)), 0.0)
+    # A block of `block_size` tokens is taken every `block_size` steps, wherever in its last one the request stands.
+    held = blocks + HORIZONS / block_size
+    mean, variance = alive * held, alive * (1 - alive) * held**2
+    return [Demand(mean[row], variance[row]) for row in range(len(holdings))]
+
+
+def _at(values: Floats, tokens: Floats) -> Floats:
+    """Each row of values, given at EDGES, at that row's tokens; linear between edges. Both of shape (rows, ...)."""
+    above = np.clip(np.searchsorted(EDGES, tokens, side="right"), 1, len(EDGES) - 1)
+    below = above - 1
+    weight = np.minimum((tokens - EDGES[below]) / (EDGES[above] - EDGES[below]), 1.0)
+    rows = np.arange(len(values))[:, None]
+    found: Floats = values[rows, below] * (1 - weight) + values[rows, above] * weight
+    return found
+
+
+class PoolForecast:
+    """Demand of all who run, kept up to date as they come and go, and made anew now and then.
+
+    Between two refreshes a request's demand is that of the last one: horizons count from then, so up to a few steps
+    too early, which changes little and errs on neither side for long.
     """
-    for request in sorted(running, key=lambda request: request.remaining_tokens):
-        missing_blocks -= request.blocks
-        if missing_blocks <= 0:
-            return request.remaining_tokens
-    return None
+
+    def __init__(self) -> None:
+        self.total = NO_DEMAND
+        self._parts: dict[str, Demand] = {}
+
+    def refresh(self, demands: Mapping[str, Demand]) -> None:
+        """Those who run now, and nobody else."""
+        self._parts = dict(demands)
+        self.total = sum(self._parts.values(), NO_DEMAND)
+
+    def add(self, request_id: str, demand: Demand) -> None:
+        self.remove(request_id)
+        self._parts[request_id] = demand
+        self.total += demand
+
+    def remove(self, request_id: str) -> None:
+        """Nothing happens where it is not there."""
+        part = self._parts.pop(request_id, None)
+        if part is not None:
+            self.total -= part
+
+
+def _shifts() -> Floats:
+    """For each horizon i a matrix that turns demand from now on into the same demand from horizon i on, and nothing
+    before; shape (horizons * horizons, horizons)."""
+    count = len(HORIZONS)
+    shifts = np.zeros((count, count, count))
+    unit = np.eye(count)
+    for start in range(count):
+        begun = HORIZONS[start:] - HORIZONS[start]
+        for source in range(count):
+            shifts[start, start:, source] = np.interp(begun, HORIZONS, unit[source])
+    return shifts.reshape(count * count, count)
+
+
+_SHIFTS = _shifts()
+
+
+def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple[int, Demand]:
+    """The earliest horizon from which on a newcomer fits beside those who run, to its end, and its demand from there.
+
+    This is the shadow time of EASY backfilling (Lifka 1995), by forecast. Returns the index of the horizon; the last
+    one where it never fits.
+    """
+    count = len(HORIZONS)
+    mean = (_SHIFTS @ newcomer.mean).reshape(count, count)
+    variance = (_SHIFTS @ newcomer.variance).reshape(count, count)
+    fits = (running.mean + mean + z * np.sqrt(running.variance + variance) <= blocks).all(axis=1)
+    index = int(fits.argmax()) if fits.any() else count - 1
+    return index, Demand(mean[index], variance[index])

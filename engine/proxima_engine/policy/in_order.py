@@ -23,7 +23,7 @@ def start_in_order(view: StepView, candidates: Iterable[WaitingRequest], may_sta
     """
     order: list[str] = []
     held: dict[str, Reason] = {}
-    growth = sum(request.growth_blocks for request in view.running)
+    growth = view.growth_blocks
     free, started = max(0, view.free_blocks - growth), 0
     for request in candidates:
         if request.not_ready is not None:
@@ -50,18 +50,12 @@ def start_in_order(view: StepView, candidates: Iterable[WaitingRequest], may_sta
     return Plan(order=tuple(order), held=held, peak_blocks=peak)
 
 
-def missing_blocks(view: StepView) -> int:
-    """Blocks that the running requests need in this step beyond those that are free."""
-    growth = sum(request.growth_blocks for request in view.running)
-    return max(0, growth - (view.blocks_total - view.used_blocks))
-
-
 def yield_until_rest_fits(view: StepView, victims: Iterable[RunningRequest]) -> Plan:
     """Let victims yield, first to last, until the other running requests have the blocks of this step.
 
     The last one never yields: alone in the pool it has all there is. Nobody starts in such a step.
     """
-    missing, left = missing_blocks(view), len(view.running)
+    missing, left = view.missing_blocks, len(view.running)
     yields: list[tuple[str, YieldMode]] = []
     for victim in victims:
         if missing <= 0 or left == 1:

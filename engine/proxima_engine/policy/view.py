@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from proxima_engine.policy.plan import Reason
 
@@ -22,12 +23,22 @@ class WaitingRequest:
     """Tokens that it has generated already: more than 0 after it gave up its blocks."""
     cap_tokens: int
     """Declared upper bound of its output; its true length is not known to any policy."""
+    ttft_s: float
+    """Seconds from arrival to its first token that it is promised."""
     not_ready: Reason | None = None
     """Set when it waits for something other than blocks, which vLLM itself checks at dispatch."""
 
     @property
+    def priority(self) -> int:
+        return self.key[0]
+
+    @property
     def arrival_s(self) -> float:
         return self.key[1]
+
+    @property
+    def deadline_s(self) -> float:
+        return self.key[1] + self.ttft_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +68,31 @@ class RunningRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class StartedRequest:
+    """One who runs since the last plan, by its plan or without one."""
+
+    request: WaitingRequest
+    """As it waited, at the time it started."""
+    shared_blocks: int
+    """Blocks of it that others hold too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened since the last plan."""
+
+    restart: bool = False
+    """Whatever was known before is void: all who wait and run are told anew."""
+    arrived: Sequence[WaitingRequest] = ()
+    """They wait since, or wait in a new way. Those who yielded are among them."""
+    left: Sequence[str] = ()
+    """They wait no more."""
+    started: Sequence[StartedRequest] = ()
+    stopped: Sequence[str] = ()
+    """They run no more: ended, aborted or yielded."""
+
+
+@dataclass(frozen=True)
 class StepView:
     now_s: float
     step_s: float
@@ -69,11 +105,30 @@ class StepView:
     """Tokens in a block."""
     slots: int
     """How many more requests may run."""
-    running: Sequence[RunningRequest]
-    waiting: Sequence[WaitingRequest]
-    """In order of `key`. May be cut after a number of requests: the rest is not looked at in this step."""
     in_flight: bool
     """Whether the device still computes for some who run: it may end them, and their blocks are not free yet."""
+    growth_blocks: int
+    """Blocks that all who run need on top for the coming step."""
     exact_blocks: Callable[[str], int]
     """Blocks a waiting request needs to start, cached prefix counted: the KV manager's own formula. Costs a lookup
     per block of the prompt, so ask only where the answer can change the decision."""
+    list_running: Callable[[], Sequence[RunningRequest]]
+    list_waiting: Callable[[], Sequence[WaitingRequest]]
+    changes: Changes = field(default_factory=Changes)
+    denied: str | None = None
+    """A waiting request whose allocation vLLM refused in the last step although it was planned."""
+
+    @cached_property
+    def running(self) -> Sequence[RunningRequest]:
+        """In vLLM's order. Made when asked for: with hundreds of them it costs more than the rest of a plan."""
+        return self.list_running()
+
+    @cached_property
+    def waiting(self) -> Sequence[WaitingRequest]:
+        """In order of `key`. Made when asked for."""
+        return self.list_waiting()
+
+    @property
+    def missing_blocks(self) -> int:
+        """Blocks that those who run need in this step beyond those that are free."""
+        return max(0, self.growth_blocks - (self.blocks_total - self.used_blocks))

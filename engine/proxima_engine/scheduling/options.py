@@ -13,8 +13,10 @@ KEY = "proxima"
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOptions:
-    max_wait_s: float = 30.0
-    """A request that was passed for this long is passed no more."""
+    ttft_s: float = 2.0
+    """Seconds from its arrival to its first token that a request is promised."""
+    max_wait_s: float = 75.0
+    """A request that has waited for this long is passed no more."""
     max_policy_failures: int = 3
     """Policy errors in a row after which the scheduler keeps to arrival order until restart."""
     snapshot_endpoint: str = ""

@@ -33,6 +33,16 @@ class PlannedQueue(RequestQueue):
         self._entries: list[tuple[SortKey, Request]] = []
         self._keys: dict[str, SortKey] = {}
         self._planned: deque[Request] | None = None
+        self._touched: set[str] = set()
+
+    def take_touched(self) -> set[str]:
+        """Ids of all who came or left, or both, since the last call."""
+        touched, self._touched = self._touched, set()
+        return touched
+
+    def find(self, request_id: str) -> Request | None:
+        """The request of that id if it waits."""
+        return self._entries[self._index(request_id)][1] if request_id in self._keys else None
 
     def key(self, request: Request) -> SortKey:
         return (request.priority if self._by_priority else 0, request.arrival_time, request.request_id)
@@ -61,6 +71,7 @@ class PlannedQueue(RequestQueue):
     def add_request(self, request: Request) -> None:
         key = self.key(request)
         self._keys[request.request_id] = key
+        self._touched.add(request.request_id)
         insort(self._entries, (key, request), key=lambda entry: entry[0])
 
     def prepend_request(self, request: Request) -> None:
@@ -108,3 +119,4 @@ class PlannedQueue(RequestQueue):
     def _drop(self, request_id: str) -> None:
         del self._entries[self._index(request_id)]
         del self._keys[request_id]
+        self._touched.add(request_id)

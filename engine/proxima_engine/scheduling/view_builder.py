@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -10,13 +9,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from proxima_engine.policy.demand import blocks_for, growth_blocks
 from proxima_engine.policy.plan import Reason
-from proxima_engine.policy.view import RunningRequest, SortKey, StepView, WaitingRequest
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
 
 if TYPE_CHECKING:
     from proxima_engine.scheduling.planned_queue import PlannedQueue
-
-SCAN_LIMIT = 256
-"""Startable requests looked at in one step; bounds the cost of a plan whatever the length of the queue."""
 
 _NOT_READY = {
     RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR: Reason.GRAMMAR,
@@ -31,18 +27,20 @@ def cap_tokens(request: Request, max_model_len: int) -> int:
 
 
 class ViewBuilder:
-    """Reads one scheduler; holds the start times of its running requests, which vLLM does not keep."""
+    """Reads one scheduler. Remembers who waited and ran at the last view, to name what has changed since: hundreds
+    wait and run, few of them change in a step, and asking vLLM about all costs more than the rest of a plan."""
 
-    def __init__(self, scheduler: Scheduler, queue: PlannedQueue, scan_limit: int) -> None:
+    def __init__(self, scheduler: Scheduler, queue: PlannedQueue, ttft_s: float) -> None:
         self._scheduler = scheduler
         self._queue = queue
+        self._ttft_s = ttft_s
         self._manager = scheduler.kv_cache_manager
         self._groups = len(scheduler.kv_cache_config.kv_cache_groups)
-        self._scan_limit = scan_limit
+        self._waiting: dict[str, WaitingRequest] = {}
+        self._not_ready: dict[str, Reason] = {}
         self._started_s: dict[str, float] = {}
-        # Who waited at the last plan, with the length at that time: nothing else about a startable request changes
-        # while it waits, and asking the KV manager anew for hundreds of them costs more than the rest of a plan.
-        self._known: dict[str, tuple[int, WaitingRequest]] = {}
+        self._decoding: set[str] = set()
+        self._restart = True
         # Denied at dispatch although the plan had blocks for it. Sits out one step, so that it cannot block the
         # scan step after step, yet is never locked out by a wrong guess of ours.
         self._denied: str | None = None
@@ -51,10 +49,7 @@ class ViewBuilder:
         scheduler, pool = self._scheduler, self._manager.block_pool
         watermark = self._manager.watermark_blocks if scheduler.running else 0
         free = pool.get_num_free_blocks()
-        # Rebuilt in each step, so that it holds nobody who has left.
-        self._started_s = {
-            request.request_id: self._started_s.get(request.request_id, now_s) for request in scheduler.running
-        }
+        changes = self._changes(now_s)
         return StepView(
             now_s=now_s,
             step_s=step_s,
@@ -63,10 +58,13 @@ class ViewBuilder:
             blocks_total=self.blocks_total,
             block_size=scheduler.block_size,
             slots=scheduler.max_num_active_reqs - len(scheduler.running) - scheduler.num_waiting_for_streaming_input,
-            running=self._running_in_order(),
-            waiting=self._waiting_in_order(),
             in_flight=any(request.num_in_flight_tokens for request in scheduler.running),
+            growth_blocks=self._growth_of_all(),
             exact_blocks=self._exact_blocks,
+            list_running=self._running_in_order,
+            list_waiting=self._waiting_in_order,
+            changes=changes,
+            denied=self._denied,
         )
 
     @property
@@ -78,16 +76,90 @@ class ViewBuilder:
         """Note which planned request vLLM had no blocks for in this step, if any."""
         self._denied = request_id
 
+    def restart(self) -> None:
+        """The last view did not come to a plan: the next one tells everything anew."""
+        self._restart = True
+
+    # -- changes ---------------------------------------------------------------------------------------------------
+
+    def _changes(self, now_s: float) -> Changes:
+        restart, self._restart = self._restart, False
+        touched = self._queue.take_touched() | self._turned_ready()
+        if restart:
+            touched |= {request.request_id for request in self._queue}
+            self._waiting.clear()
+            self._not_ready.clear()
+            self._started_s.clear()
+        running = {request.request_id: request for request in self._scheduler.running}
+        stopped = [request_id for request_id in self._started_s if request_id not in running]
+        new = [request for request_id, request in running.items() if request_id not in self._started_s]
+        for request_id in stopped:
+            del self._started_s[request_id]
+            self._decoding.discard(request_id)
+        self._started_s.update((request.request_id, now_s) for request in new)
+        started = [self._started(request) for request in new]
+        arrived, left = self._arrivals(touched)
+        return Changes(restart, arrived, left, started, stopped)
+
+    def _turned_ready(self) -> set[str]:
+        """vLLM lets them turn ready in place, when it meets them in its scan."""
+        turned = set()
+        for request_id, reason in self._not_ready.items():
+            request = self._queue.find(request_id)
+            if request is None or _NOT_READY.get(request.status) is not reason:
+                turned.add(request_id)
+        return turned
+
+    def _arrivals(self, touched: set[str]) -> tuple[list[WaitingRequest], list[str]]:
+        arrived: list[WaitingRequest] = []
+        left: list[str] = []
+        for request_id in touched:
+            request = self._queue.find(request_id)
+            self._not_ready.pop(request_id, None)
+            if request is not None:
+                waiting = self._waiting[request_id] = self._as_waiting(request)
+                arrived.append(waiting)
+                if waiting.not_ready is not None:
+                    self._not_ready[request_id] = waiting.not_ready
+            elif self._waiting.pop(request_id, None) is not None:
+                left.append(request_id)
+        # Sets have no order of their own; with this one, the same requests give the same plan.
+        return sorted(arrived, key=lambda waiting: waiting.key), left
+
+    def _started(self, request: Request) -> StartedRequest:
+        blocks = self._manager.get_blocks(request.request_id).blocks
+        shared = sum(block.ref_cnt > 1 for group in blocks for block in group)
+        return StartedRequest(self._waiting.get(request.request_id) or self._as_waiting(request), shared)
+
+    # -- those who run ---------------------------------------------------------------------------------------------
+
+    def _growth_of_all(self) -> int:
+        """Blocks that all who run need on top in the coming step."""
+        scheduler = self._scheduler
+        running, size = scheduler.running, scheduler.block_size
+        if scheduler.num_lookahead_tokens or scheduler.num_spec_tokens:
+            return sum(request.growth_blocks for request in self._running_in_order())
+        decoding, growth = self._decoding, 0
+        budget = scheduler.max_num_scheduled_tokens - len(decoding)
+        for request in running:
+            if request.request_id in decoding:
+                # One token: a block of its own for each group where the last one is full.
+                if not request.num_computed_tokens % size and not self._ends_in_flight(request):
+                    growth += self._groups
+                continue
+            before, after = self._span(request, budget)
+            budget -= after - before
+            growth += growth_blocks(before, after, size) * self._groups
+            if after - before == 1:
+                decoding.add(request.request_id)
+        return growth
+
     def _running_in_order(self) -> list[RunningRequest]:
         """In vLLM's order, in which they also share the tokens of a step."""
         scheduler, budget = self._scheduler, self._scheduler.max_num_scheduled_tokens
         running: list[RunningRequest] = []
         for request in scheduler.running:
-            computed = request.num_computed_tokens
-            pending = 0
-            if not self._ends_in_flight(request):
-                pending = request.num_tokens_with_spec + request.num_output_placeholders - computed
-            after = computed + min(pending, budget)
+            computed, after = self._span(request, budget)
             budget -= after - computed
             after += scheduler.num_lookahead_tokens
             running.append(
@@ -104,44 +176,38 @@ class ViewBuilder:
             )
         return running
 
+    def _span(self, request: Request, budget: int) -> tuple[int, int]:
+        """Tokens computed now, and after the coming step."""
+        computed = request.num_computed_tokens
+        if self._ends_in_flight(request):
+            return computed, computed
+        pending = request.num_tokens_with_spec + request.num_output_placeholders - computed
+        return computed, computed + min(pending, max(0, budget))
+
     @staticmethod
     def _ends_in_flight(request: Request) -> bool:
         """Whether the step in flight brings its last token at the latest: vLLM's own test for not running it again."""
         ahead = request.num_output_placeholders
         return bool(ahead and request.num_computed_tokens + 2 - ahead >= request.num_prompt_tokens + request.max_tokens)
 
-    def _waiting_in_order(self) -> list[WaitingRequest]:
-        known, self._known = self._known, {}
-        seen: list[WaitingRequest] = []
-        startable = 0
-        for key, request in self._queue.entries():
-            request_id, tokens = request.request_id, request.num_tokens
-            tokens_then, waiting = known.get(request_id, (-1, None))
-            if waiting is None or tokens_then != tokens or waiting.not_ready is not None:
-                waiting = self._waiting(key, request)
-            self._known[request_id] = (tokens, waiting)
-            if request_id == self._denied:
-                waiting = replace(waiting, blocks_at_most=self.blocks_total + 1)
-            seen.append(waiting)
-            startable += waiting.not_ready is None
-            if startable == self._scan_limit:
-                break
-        return seen
+    # -- those who wait --------------------------------------------------------------------------------------------
 
-    def _waiting(self, key: SortKey, request: Request) -> WaitingRequest:
+    def _waiting_in_order(self) -> list[WaitingRequest]:
+        return [self._waiting[request.request_id] for request in self._queue if request.request_id != self._denied]
+
+    def _as_waiting(self, request: Request) -> WaitingRequest:
         return WaitingRequest(
             request_id=request.request_id,
-            key=key,
+            key=self._queue.key(request),
             blocks_at_most=self._demand(request, ((),) * self._groups, 0),
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.num_output_tokens,
             cap_tokens=cap_tokens(request, self._scheduler.max_model_len),
+            ttft_s=self._ttft_s,
             not_ready=_NOT_READY.get(request.status),
         )
 
     def _exact_blocks(self, request_id: str) -> int:
-        if request_id == self._denied:
-            return self.blocks_total + 1
         request = self._scheduler.requests[request_id]
         cached, tokens, _ = self._manager.get_computed_blocks(request)
         return self._demand(request, cached.blocks, tokens)

@@ -26,7 +26,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from proxima_engine.policy.in_order import missing_blocks, start_in_order, yield_until_rest_fits
+from proxima_engine.policy.in_order import start_in_order, yield_until_rest_fits
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
@@ -113,7 +113,7 @@ class FuturePeakPolicy:
         self._reserved = reserved
 
     def plan(self, view: StepView) -> Plan:
-        if missing_blocks(view):
+        if view.missing_blocks:
             return yield_until_rest_fits(view, sorted(view.running, key=lambda request: request.key, reverse=True))
         future = _Future(view, self._lengths, view.blocks_total * view.block_size * (1 - self._reserved))
         return start_in_order(view, view.waiting, future.admits)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from proxima_engine.policy.in_order import missing_blocks, start_in_order, yield_until_rest_fits
+from proxima_engine.policy.in_order import start_in_order, yield_until_rest_fits
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
 
@@ -34,7 +34,7 @@ class SglangRatioPolicy:
     def plan(self, view: StepView) -> Plan:
         if not view.running:
             self.ratio = INITIAL_RATIO
-        elif missing_blocks(view):
+        elif view.missing_blocks:
             return self._retract(view)
         else:
             self.ratio = max(LOWEST_RATIO, self.ratio - (INITIAL_RATIO - LOWEST_RATIO) / DECAY_STEPS)

@@ -1,0 +1,158 @@
+"""How long answers still become: survival curves of answer lengths, learned from requests that finished.
+
+A curve is built from hazards: of the answers that reached a length, the share that ended before the next one (the
+life-table estimate; Kaplan and Meier 1958 for lengths in bins). That way answers that were cut at their cap, and those
+that still run, count for what they show: that they were *at least* so long. Without those, a server that has just
+started would believe that all answers are short, because the short ones finish first.
+
+Lengths depend on what is asked, so there is a curve for each *group* of prompt length and declared cap, both by
+powers of two. A group leans on the curve of all requests until it has data of its own (shrinkage of each hazard
+with a fixed weight), and that one leans on a prior, log-uniform up to the longest cap seen: every order of magnitude is
+as likely as the next. Old answers are forgotten exponentially, so that the curves follow a drift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+WINDOW = 400
+"""Answers after which what was learned counts 1/e."""
+PRIOR_WEIGHT = 4.0
+"""How many answers the prior counts for."""
+POOL_WEIGHT = 10.0
+"""How many answers of its own a group needs to count as much as the pool."""
+_LONGEST = 1 << 20
+_STEPS_PER_OCTAVE = 4
+
+
+def _edges() -> Floats:
+    fine = [0, 1, 2, 3, 4, 6, 8, 12]
+    octaves = np.log2(_LONGEST / 16)
+    coarse = 16 * 2 ** np.arange(0, octaves + 1e-9, 1 / _STEPS_PER_OCTAVE)
+    return np.concatenate((np.array(fine, dtype=np.float64), np.round(coarse)))
+
+
+EDGES = _edges()
+"""Lengths in tokens at which curves have their points, shape (points,)."""
+_BINS = len(EDGES) - 1
+
+
+class Group(NamedTuple):
+    """Requests whose answers are taken to be alike."""
+
+    prompt_band: int
+    cap_band: int
+
+
+def group_of(prompt_tokens: int, cap_tokens: int) -> Group:
+    """Bands are powers of two."""
+    return Group(prompt_tokens.bit_length(), cap_tokens.bit_length())
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Answers by bin, old ones decayed."""
+
+    ended: Floats
+    survived: Floats
+    """Answers that went beyond the bin."""
+
+    @classmethod
+    def empty(cls) -> _Counts:
+        return cls(np.zeros(_BINS), np.zeros(_BINS))
+
+    def add(self, output_tokens: int, *, cut: bool) -> None:
+        self.ended *= 1 - 1 / WINDOW
+        self.survived *= 1 - 1 / WINDOW
+        at = int(np.searchsorted(EDGES, output_tokens, side="left")) - 1
+        self.survived[: max(0, at)] += 1
+        if not cut:
+            self.ended[max(0, at)] += 1
+
+    def hazards(self, lean_on: Floats, weight: float, running: Floats | float = 0.0) -> Floats:
+        reached: Floats = self.ended + self.survived + running
+        return (self.ended + weight * lean_on) / (reached + weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Survival of one group: how likely an answer is to become longer than so many tokens."""
+
+    log_survival: Floats
+    """Natural logarithm at each of EDGES, linear between them."""
+    expected: Floats
+    """Expected length if answers were cut at each of EDGES, in tokens."""
+
+    def expected_tokens(self, cap_tokens: int) -> float:
+        """Expected length of an answer that is cut at its cap."""
+        return float(np.interp(cap_tokens, EDGES, self.expected))
+
+
+class LengthForecast:
+    """Learns from finished requests; every curve may be asked for at any time."""
+
+    def __init__(self) -> None:
+        self._all = _Counts.empty()
+        self._groups: dict[Group, _Counts] = {}
+        self._curves: dict[Group, Curve] = {}
+        self._running: Floats = np.zeros(_BINS)
+        self._longest_cap = 16
+        self._pooled: Floats | None = None
+
+    def learn(self, group: Group, output_tokens: int, cap_tokens: int) -> None:
+        """One answer that ended: by itself, or cut at its cap."""
+        cut = output_tokens >= cap_tokens
+        self._all.add(output_tokens, cut=cut)
+        self._groups.setdefault(group, _Counts.empty()).add(output_tokens, cut=cut)
+        self._saw_cap(cap_tokens)
+
+    def look(self, running_tokens: NDArray[np.int64], longest_cap: int) -> None:
+        """Take note of how far those who run have come, and make the curves anew with all that was learned.
+
+        ``running_tokens``: tokens generated so far, shape (running,). ``longest_cap``: of anybody known.
+        """
+        self._saw_cap(longest_cap)
+        passed = np.searchsorted(EDGES, running_tokens, side="right") - 1
+        reached_bin = np.bincount(passed, minlength=_BINS + 1)[: _BINS + 1]
+        # Those beyond a bin have survived it.
+        self._running = (reached_bin.sum() - np.cumsum(reached_bin))[:_BINS].astype(np.float64)
+        self._curves.clear()
+        self._pooled = None
+
+    def curve(self, group: Group) -> Curve:
+        """As of the last look; a group that was never asked for since is made now."""
+        found = self._curves.get(group)
+        if found is None:
+            found = self._curves[group] = self._make(group)
+        return found
+
+    def _make(self, group: Group) -> Curve:
+        if self._pooled is None:
+            self._pooled = self._all.hazards(_log_uniform(self._longest_cap), PRIOR_WEIGHT, self._running)
+        hazards = self._pooled
+        counts = self._groups.get(group)
+        if counts is not None:
+            hazards = counts.hazards(hazards, POOL_WEIGHT)
+        log_survival = np.concatenate(([0.0], np.cumsum(np.log1p(-np.minimum(hazards, 0.999)))))
+        survival = np.exp(log_survival)
+        per_bin = (survival[:-1] + survival[1:]) / 2 * np.diff(EDGES)
+        return Curve(log_survival, np.concatenate(([0.0], np.cumsum(per_bin))))
+
+    def _saw_cap(self, cap_tokens: int) -> None:
+        self._longest_cap = max(self._longest_cap, min(cap_tokens, _LONGEST // 2))
+
+
+def _log_uniform(longest: int) -> Floats:
+    """Hazard of each bin if the logarithm of the length is uniform between 1 and ``longest``; beyond it all end."""
+    begin, end = np.maximum(EDGES[:-1], 1), np.minimum(np.maximum(EDGES[1:], 1), longest)
+    inside = begin < end
+    hazards = np.ones(_BINS)
+    hazards[begin < longest] = 0.0
+    hazards[inside] = np.log(end[inside] / begin[inside]) / np.log(longest / begin[inside])
+    return np.minimum(hazards, 0.999)

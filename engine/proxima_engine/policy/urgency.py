@@ -1,0 +1,123 @@
+"""Who goes first: the order in which waiting requests are considered.
+
+Within a priority level there are four bands, one after the other:
+
+* *resumed*: it has given up its blocks in the middle of its answer; its client looks at a stream that stands still.
+* *overdue*: it has waited for the age bound. Nobody in a later band starts before it any more.
+* *on time*: it can still have its first token within its target; cheapest first. When not all can make it, that makes
+  the most of them do (Moore 1968 drops the longest; so does this order, by letting time run out on them).
+* *late*: it has missed its target, and one second more changes little. Postponed, not abandoned: it goes in order of
+  arrival when nobody on time wants the blocks, and becomes overdue in the end.
+
+What a request costs is the space in the pool that it is expected to take, times how long.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import chain
+
+from proxima_engine.policy.view import WaitingRequest
+
+
+class Band(IntEnum):
+    RESUMED = 0
+    OVERDUE = 1
+    ON_TIME = 2
+    LATE = 3
+
+
+Rank = tuple[float, float, str]
+"""(cost where it counts, arrival in seconds, request id): smaller goes first."""
+
+
+@dataclass(slots=True)
+class _Place:
+    request: WaitingRequest
+    band: Band
+    rank: Rank
+
+
+@dataclass(slots=True)
+class _Level:
+    """One priority level: the ranks of each band, sorted."""
+
+    bands: dict[Band, list[Rank]] = field(default_factory=lambda: {band: [] for band in Band})
+
+
+class UrgencyQueue:
+    """Everybody who waits, in order; changed by arrivals, departures and time only."""
+
+    def __init__(self, max_wait_s: float) -> None:
+        self._max_wait_s = max_wait_s
+        self._places: dict[str, _Place] = {}
+        self._levels: dict[int, _Level] = {}
+        self._turns: list[tuple[float, str, Band]] = []
+        """When somebody turns to another band: a heap of (time, request id, the new band)."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._places
+
+    def clear(self) -> None:
+        self._places.clear()
+        self._levels.clear()
+        self._turns.clear()
+
+    def add(self, request: WaitingRequest, cost: float, now_s: float) -> None:
+        """Replaces a request of the same id. ``cost`` in block-steps."""
+        self.remove(request.request_id)
+        overdue_s = request.arrival_s + self._max_wait_s
+        if request.output_tokens:
+            self._insert(request, Band.RESUMED, 0.0)
+        elif now_s >= overdue_s:
+            self._insert(request, Band.OVERDUE, 0.0)
+        elif now_s <= request.deadline_s:
+            self._insert(request, Band.ON_TIME, cost)
+            heapq.heappush(self._turns, (request.deadline_s, request.request_id, Band.LATE))
+            heapq.heappush(self._turns, (overdue_s, request.request_id, Band.OVERDUE))
+        else:
+            self._insert(request, Band.LATE, 0.0)
+            heapq.heappush(self._turns, (overdue_s, request.request_id, Band.OVERDUE))
+
+    def remove(self, request_id: str) -> None:
+        """Nothing happens where it is not there."""
+        place = self._places.pop(request_id, None)
+        if place is not None:
+            ranks = self._ranks(place.request, place.band)
+            del ranks[bisect_left(ranks, place.rank)]
+
+    def advance(self, now_s: float) -> bool:
+        """Move everybody whose time has come to another band; whether anybody moved."""
+        moved = False
+        while self._turns and self._turns[0][0] < now_s:
+            _, request_id, band = heapq.heappop(self._turns)
+            place = self._places.get(request_id)
+            # It may have left, and even come back as one that is resumed.
+            if place is None or place.band in (Band.RESUMED, Band.OVERDUE):
+                continue
+            self.remove(request_id)
+            self._insert(place.request, band, 0.0)
+            moved = True
+        return moved
+
+    def in_order(self) -> Iterator[tuple[Band, WaitingRequest]]:
+        """Most urgent first. The queue must not change meanwhile."""
+        for priority in sorted(self._levels):
+            bands = self._levels[priority].bands
+            for band, rank in chain.from_iterable(((band, rank) for rank in bands[band]) for band in Band):
+                yield band, self._places[rank[2]].request
+
+    def _insert(self, request: WaitingRequest, band: Band, cost: float) -> None:
+        rank = (cost, request.arrival_s, request.request_id)
+        self._places[request.request_id] = _Place(request, band, rank)
+        insort(self._ranks(request, band), rank)
+
+    def _ranks(self, request: WaitingRequest, band: Band) -> list[Rank]:
+        return self._levels.setdefault(request.priority, _Level()).bands[band]
