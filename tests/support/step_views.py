@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from proxima_engine.policy.plan import Reason
-from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
 
 BLOCK_SIZE = 32
+TTFT_S = 2.0
+STEP_S = 0.05
 
 
 def waiting(
@@ -18,9 +20,11 @@ def waiting(
     *,
     output: int = 0,
     cap: int = 100,
+    ttft_s: float = TTFT_S,
+    priority: int = 0,
 ) -> WaitingRequest:
     prompt = BLOCK_SIZE * blocks - output
-    return WaitingRequest(name, (0, arrival_s, name), blocks, prompt, output, cap, not_ready)
+    return WaitingRequest(name, (priority, arrival_s, name), blocks, prompt, output, cap, ttft_s, not_ready)
 
 
 def running(
@@ -37,27 +41,46 @@ def running(
     return RunningRequest(name, (0, arrival_s, name), blocks, growth, started_s, prompt, output, cap)
 
 
+def started(request: RunningRequest, *, shared: int = 0, ttft_s: float = TTFT_S) -> StartedRequest:
+    """How a request that runs is told to a policy that has not seen it start: as it waited, without any output."""
+    blocks = -(-request.prompt_tokens // BLOCK_SIZE)
+    as_it_waited = WaitingRequest(
+        request.request_id, request.key, blocks, request.prompt_tokens, 0, request.cap_tokens, ttft_s
+    )
+    return StartedRequest(as_it_waited, shared)
+
+
 def view(
     *queue: WaitingRequest,
     free: int,
     now_s: float = 0.0,
     slots: int = 100,
     busy: tuple[RunningRequest, ...] = (),
+    used: int | None = None,
     exact: Mapping[str, int] | None = None,
     in_flight: bool = False,
+    changes: Changes | None = None,
+    denied: str | None = None,
 ) -> StepView:
+    """One step. Where nothing is said about changes, it is the first that a policy sees: everything is new."""
     known = {request.request_id: request.blocks_at_most for request in queue} | dict(exact or {})
-    used = sum(request.blocks for request in busy)
+    if used is None:
+        used = sum(request.blocks for request in busy)
+    if changes is None:
+        changes = Changes(restart=True, arrived=queue, started=[started(request) for request in busy])
     return StepView(
         now_s=now_s,
-        step_s=0.05,
+        step_s=STEP_S,
         free_blocks=free,
         used_blocks=used,
         blocks_total=used + free,
         block_size=BLOCK_SIZE,
         slots=slots,
-        running=busy,
-        waiting=queue,
         in_flight=in_flight,
+        growth_blocks=sum(request.growth_blocks for request in busy),
         exact_blocks=known.__getitem__,
+        list_running=lambda: busy,
+        list_waiting=lambda: queue,
+        changes=changes,
+        denied=denied,
     )

@@ -37,6 +37,8 @@ class ArmContext:
 
     ttft_s: float
     """TTFT target of all requests, for arms that know deadlines."""
+    max_wait_s: float
+    """Age bound, for arms that have one."""
     true_lengths: Mapping[str, int]
     """Output tokens by request id, for arms that cheat."""
     seed: int
@@ -94,7 +96,7 @@ def _planned_by(
     def make(context: ArmContext) -> SchedulerFactory:
         class PolicyArm(_ProximaArm):
             def _make_options(self) -> SchedulerOptions:
-                return replace(super()._make_options(), ttft_s=context.ttft_s)
+                return replace(super()._make_options(), ttft_s=context.ttft_s, max_wait_s=context.max_wait_s)
 
             def _make_policy(self, options: SchedulerOptions) -> Policy:
                 return make_policy(context, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 
 from proxima_config.command import Command
 from proxima_config.errors import UsageError
+from proxima_config.settings import SchedulerSettings
 
 _EXAMPLES = """\
   proxima lab compare --rate-scale 1.5 --blocks 1500 --profile h100-llama2-7b --arms native,proxima,deadline-watermark
@@ -110,6 +112,13 @@ def _add_setting(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--no-prefix-caching", action="store_true", help="prompts share no blocks")
     parser.add_argument("--slo", default="ttft=2,stall=0.2", metavar="TARGETS", help="in seconds (ttft=2,stall=0.2)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="simulations at once (default: 1)")
+    parser.add_argument(
+        "--max-wait-s",
+        type=_seconds,
+        default=SchedulerSettings().max_wait_s,
+        metavar="S",
+        help="age bound of the arm proxima (default: %(default)g)",
+    )
     parser.add_argument("--time-scheduler", action="store_true", help="report the real time a step's scheduling takes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -194,6 +203,7 @@ def _setting_for(options: argparse.Namespace, workload: Any, profile: Any) -> An
         blocks=options.blocks,
         block_size=options.block_size,
         slo=_slo(options.slo),
+        max_wait_s=options.max_wait_s,
         seed=options.seed,
         prefix_caching=not options.no_prefix_caching,
         with_wall_time=options.time_scheduler,
@@ -252,6 +262,13 @@ def _slo(text: str) -> Any:
         return SLO(ttft_s=targets.pop("ttft"), stall_s=targets.pop("stall"), **targets)
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--slo must look like ttft=2,stall=0.2 with seconds above 0, not {text}") from error
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(text)
+    return number
 
 
 def _numbers(flag: str, text: str) -> list[float]:

@@ -31,7 +31,9 @@ def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
         prefix_caching=setting.prefix_caching,
     )
     true_lengths = {each.request_id: each.output_tokens for each in setting.workload.requests}
-    context = ArmContext(ttft_s=setting.slo.ttft_s, true_lengths=true_lengths, seed=setting.seed)
+    context = ArmContext(
+        ttft_s=setting.slo.ttft_s, max_wait_s=setting.max_wait_s, true_lengths=true_lengths, seed=setting.seed
+    )
     engine = LabEngine(shape, setting.profile.cost, arm.make(context))
     return simulate(engine, setting.workload, longest_tokens=setting.longest_tokens)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from proxima_config.settings import SchedulerSettings
 from proxima_config.slo import SLO
 from proxima_engine.lab.profiles import Profile
 from proxima_engine.lab.requests import Workload
@@ -17,6 +18,8 @@ class Setting:
     blocks: int
     block_size: int
     slo: SLO
+    max_wait_s: float = SchedulerSettings().max_wait_s
+    """Age bound of Proxima's own arm."""
     seed: int = 0
     prefix_caching: bool = True
     with_wall_time: bool = False
@@ -40,6 +43,7 @@ class Setting:
             "max_model_len": self.longest_tokens,
             "limits": asdict(limits),
             "slo": asdict(self.slo),
+            "max_wait_s": self.max_wait_s,
             "seed": self.seed,
             "prefix_caching": self.prefix_caching,
             "sentence": f"{workload.name}: {len(workload.requests)} requests, {arrivals}; {self.profile.name}, "

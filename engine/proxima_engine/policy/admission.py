@@ -4,8 +4,8 @@ The most urgent goes first (`urgency`). It starts if its blocks are free now *an
 fits into the pool (`demand`, by lengths from `forecast`, at a confidence kept by `calibration`). The first who may not
 start gets a reservation from the time on at which it is forecast to fit; others may pass it as long as they fit beside
 that reservation too, so that passing does not postpone it (EASY backfilling, Lifka 1995). Once somebody is overdue,
-nobody who is less urgent passes it any more, reservation or not: that bound does not hang on a forecast. When the
-blocks run out although all that was forecast, somebody yields (`yielding`).
+only others who are overdue pass it, and nobody at all when it has waited for twice the bound: that does not hang on a
+forecast. When the blocks run out although all that was forecast, somebody yields (`yielding`).
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class _Draft:
     reserved: Demand | None = None
     head_start_steps: float | None = None
     looked_past_head: int = 0
+    last_band: Band = Band.LATE
+    """Nobody of a later band starts any more."""
     backfilled: int = 0
     taken_blocks: int = 0
 
@@ -71,6 +73,7 @@ class ProximaPolicy:
 
     def __init__(self, max_wait_s: float) -> None:
         self._forecast = LengthForecast()
+        self._max_wait_s = max_wait_s
         self._queue = UrgencyQueue(max_wait_s)
         self._not_ready: dict[str, WaitingRequest] = {}
         self._pool = PoolForecast()
@@ -168,7 +171,8 @@ class ProximaPolicy:
         return self._forecast.curve(group_of(request.prompt_tokens, request.cap_tokens))
 
     def _demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
-        holding = Holding(blocks, request.output_tokens, request.cap_tokens, self._curve(request))
+        tokens = request.prompt_tokens + request.output_tokens
+        holding = Holding(blocks, tokens, request.output_tokens, request.cap_tokens, self._curve(request))
         return demand_of([holding], view.block_size)[0]
 
     def _refresh(self, view: StepView) -> None:
@@ -188,13 +192,15 @@ class ProximaPolicy:
     def _holding(self, request: RunningRequest, view: StepView) -> Holding:
         runner = self._runners[request.request_id]
         blocks = max(request.blocks, self._own_blocks(runner.request, view)) - runner.shared_blocks
-        return Holding(max(0, blocks), request.output_tokens, request.cap_tokens, self._curve(runner.request))
+        tokens = request.prompt_tokens + request.output_tokens
+        curve = self._curve(runner.request)
+        return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
 
     def _begin_trial(self, running: list[RunningRequest], holdings: list[Holding], view: StepView) -> None:
         """For the horizon at which demand is highest: that is the one that decides."""
         upper = self._pool.total.upper(self.calibration.z)
         nearest, farthest = TRIAL_STEPS
-        index = int(np.where((HORIZONS >= nearest) & (HORIZONS <= farthest), upper, 0.0).argmax())
+        index = int(np.where((nearest <= HORIZONS) & (farthest >= HORIZONS), upper, 0.0).argmax())
         steps = float(HORIZONS[index])
         then = {
             request.request_id: holding.blocks + steps / view.block_size
@@ -208,24 +214,36 @@ class ProximaPolicy:
         draft = _Draft(max(0, view.free_blocks - view.growth_blocks), view.slots, len(self._runners))
         self._show_not_ready(draft)
         for band, request in self._queue.in_order():
-            if request.request_id == view.denied:
-                draft.held[request.request_id] = Reason.BLOCKS
-                continue
-            if draft.slots <= 0:
-                draft.held[request.request_id] = Reason.SLOTS
-                break
-            if draft.looked_past_head == BACKFILLS_PER_STEP:
+            stop = self._closed(band, draft)
+            if stop is not None:
+                draft.held[request.request_id] = stop
                 break
             draft.looked_past_head += draft.reserved is not None
-            reason = self._consider(band, request, draft, view)
-            if reason is None:
-                continue
-            draft.held[request.request_id] = reason
-            if band is Band.OVERDUE:
-                break
-            if draft.reserved is None:
-                self._reserve(request, draft, view)
+            reason = Reason.BLOCKS if request.request_id == view.denied else self._consider(band, request, draft, view)
+            if reason is not None:
+                draft.held[request.request_id] = reason
+                self._hold(band, request, draft, view)
         return self._plan(draft, view)
+
+    @staticmethod
+    def _closed(band: Band, draft: _Draft) -> Reason | None:
+        """Why nobody of this band or a later one is looked at any more in this step."""
+        if draft.slots <= 0:
+            return Reason.SLOTS
+        if band > draft.last_band or draft.looked_past_head == BACKFILLS_PER_STEP:
+            return Reason.BEHIND_HEAD
+        return None
+
+    def _hold(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> None:
+        """What it means for the others that this one does not start."""
+        if request.request_id == view.denied:
+            return
+        if band is Band.OVERDUE:
+            draft.last_band = band
+            if view.now_s - request.arrival_s >= 2 * self._max_wait_s:
+                draft.looked_past_head = BACKFILLS_PER_STEP
+        if draft.reserved is None:
+            self._reserve(request, draft, view)
 
     def _show_not_ready(self, draft: _Draft) -> None:
         for request in self._not_ready.values():

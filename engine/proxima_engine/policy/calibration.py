@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-TARGET = 0.1
+TARGET = 0.03
 """Share of forecasts that may be exceeded. Then the pool is full and someone yields, which costs less than to keep the
 pool so empty that it never happens; see docs/scheduling.md."""
-START_Z = 1.28
-"""Where a share of 0.1 lies above in a normal distribution."""
+START_Z = 1.88
+"""What a share of 0.03 lies above in a normal distribution."""
 LOWEST_Z, HIGHEST_Z = 0.5, 4.0
 GAIN = 0.15
 

@@ -4,10 +4,11 @@ Each running request generates one token a step until it ends, so at a horizon o
 length plus k tokens with the probability that it still runs then, and none otherwise. Requests end independently of
 each other, so means and variances add up. A newcomer fits if at every horizon
 
-    mean + z * sqrt(variance) <= blocks of the pool
+    min(mean + z * sqrt(variance), most) <= blocks of the pool
 
-with `z` kept by `calibration`. The past-future rule of Gong et al. (ASPLOS 2025) is the same question, asked there by
-drawing lengths; here it is answered in closed form, which costs less and gives the same plan for the same state.
+with `z` kept by `calibration`; `most` is what they hold if nobody ends before its cap. The past-future rule of Gong et
+al. (ASPLOS 2025) asks the same question and answers it by drawing lengths; in closed form it costs less, and the same
+state gives the same plan.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Holding:
 
     blocks: int
     """Blocks of its own: held now, or taken when it starts. What others hold anyway is not among them."""
+    tokens: int
+    """Prompt and answer so far."""
     output_tokens: int
     """Generated so far."""
     cap_tokens: int
@@ -49,25 +52,28 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Blocks by horizon: expected and variance, shape (horizons,) each."""
+    """Blocks by horizon; shape (horizons,) each."""
 
     mean: Floats
     variance: Floats
+    most: Floats
+    """If nobody ends before its cap."""
 
     def __add__(self, other: Demand) -> Demand:
-        return Demand(self.mean + other.mean, self.variance + other.variance)
+        return Demand(self.mean + other.mean, self.variance + other.variance, self.most + other.most)
 
     def __sub__(self, other: Demand) -> Demand:
         # Rounding must not leave a variance below 0.
-        return Demand(self.mean - other.mean, np.maximum(0.0, self.variance - other.variance))
+        variance = np.maximum(0.0, self.variance - other.variance)
+        return Demand(self.mean - other.mean, variance, self.most - other.most)
 
     def upper(self, z: float) -> Floats:
         """Blocks that are not exceeded, at a confidence of ``z`` standard deviations; shape (horizons,)."""
-        upper: Floats = self.mean + z * np.sqrt(self.variance)
+        upper: Floats = np.minimum(self.mean + z * np.sqrt(self.variance), self.most)
         return upper
 
 
-NO_DEMAND = Demand(np.zeros(len(HORIZONS)), np.zeros(len(HORIZONS)))
+NO_DEMAND = Demand(*np.zeros((3, len(HORIZONS))))
 
 
 def demand_of(holdings: Sequence[Holding], block_size: int) -> list[Demand]:
@@ -77,14 +83,15 @@ def demand_of(holdings: Sequence[Holding], block_size: int) -> list[Demand]:
     generated = np.array([each.output_tokens for each in holdings], dtype=np.float64)[:, None]
     cap = np.array([each.cap_tokens for each in holdings], dtype=np.float64)[:, None]
     blocks = np.array([each.blocks for each in holdings], dtype=np.float64)[:, None]
+    tokens = np.array([each.tokens for each in holdings], dtype=np.float64)[:, None]
     log_survival = np.stack([each.curve.log_survival for each in holdings])
     reached = generated + HORIZONS
     log_alive = _at(log_survival, reached) - _at(log_survival, generated)
-    alive = np.where(reached < cap, np.exp(np.minimum(log_alive, 0.0)), 0.0)
-    # A block of `block_size` tokens is taken every `block_size` steps, wherever in its last one the request stands.
-    held = blocks + HORIZONS / block_size
-    mean, variance = alive * held, alive * (1 - alive) * held**2
-    return [Demand(mean[row], variance[row]) for row in range(len(holdings))]
+    may_run = reached < cap
+    alive = np.where(may_run, np.exp(np.minimum(log_alive, 0.0)), 0.0)
+    held = blocks + np.ceil((tokens + HORIZONS) / block_size) - np.ceil(tokens / block_size)
+    parts = alive * held, alive * (1 - alive) * held**2, may_run * held
+    return [Demand(*rows) for rows in zip(*parts, strict=True)]
 
 
 def _at(values: Floats, tokens: Floats) -> Floats:
@@ -148,8 +155,10 @@ def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple
     one where it never fits.
     """
     count = len(HORIZONS)
-    mean = (_SHIFTS @ newcomer.mean).reshape(count, count)
-    variance = (_SHIFTS @ newcomer.variance).reshape(count, count)
-    fits = (running.mean + mean + z * np.sqrt(running.variance + variance) <= blocks).all(axis=1)
+    parts = np.stack((newcomer.mean, newcomer.variance, newcomer.most), axis=1)
+    # One row for each start; Demand adds up and compares whatever the shape of its parts.
+    shifted = (_SHIFTS @ parts).reshape(count, count, 3)
+    starts = Demand(shifted[:, :, 0], shifted[:, :, 1], shifted[:, :, 2])
+    fits = ((running + starts).upper(z) <= blocks).all(axis=1)
     index = int(fits.argmax()) if fits.any() else count - 1
-    return index, Demand(mean[index], variance[index])
+    return index, Demand(*shifted[index].T)
