@@ -163,6 +163,8 @@ class ProximaScheduler(Scheduler):
                 self.proxima_policy.finished(ended)
 
     def _victims(self, plan: Plan) -> list[Request]:
+        if not plan.yields:
+            return []
         running = {request.request_id: request for request in self.running}
         for request_id, mode in plan.yields:
             if request_id not in running or mode is not YieldMode.RECOMPUTE:

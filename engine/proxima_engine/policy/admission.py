@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from proxima_engine.policy.calibration import Calibration
-from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, reserve
+from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, demand_of_newcomer, reserve
 from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
@@ -78,6 +78,8 @@ class ProximaPolicy:
         self._not_ready: dict[str, WaitingRequest] = {}
         self._pool = PoolForecast()
         self._runners: dict[str, _Runner] = {}
+        self._planned: dict[str, Demand] = {}
+        """Demand of those whom the last plan started."""
         self._stood_still_since: dict[str, float] = {}
         self.calibration = Calibration()
         self._steps_to_refresh = 0
@@ -121,6 +123,7 @@ class ProximaPolicy:
             self._start(started, view)
         for request in changes.arrived:
             self._enqueue(request, view)
+        self._planned.clear()
         self.calibration.step(self._runners.keys(), yielded)
 
     def _forget(self) -> None:
@@ -147,8 +150,11 @@ class ProximaPolicy:
         # It was asked to yield before, or its first token cannot come before this step's end.
         is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
         self._runners[request.request_id] = _Runner(request, started.shared_blocks, view.now_s, is_late)
-        own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)
-        self._pool.add(request.request_id, self._demand(request, own_blocks, view))
+        demand = self._planned.get(request.request_id)
+        if demand is None or started.shared_blocks:
+            own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)
+            demand = self._demand(request, own_blocks, view)
+        self._pool.add(request.request_id, demand)
 
     @staticmethod
     def _own_blocks(request: WaitingRequest, view: StepView) -> int:
@@ -172,7 +178,10 @@ class ProximaPolicy:
 
     def _demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
         tokens = request.prompt_tokens + request.output_tokens
-        holding = Holding(blocks, tokens, request.output_tokens, request.cap_tokens, self._curve(request))
+        curve = self._curve(request)
+        if not request.output_tokens:
+            return demand_of_newcomer(blocks, tokens, request.cap_tokens, curve, view.block_size)
+        holding = Holding(blocks, tokens, request.output_tokens, request.cap_tokens, curve)
         return demand_of([holding], view.block_size)[0]
 
     def _refresh(self, view: StepView) -> None:
@@ -276,6 +285,7 @@ class ProximaPolicy:
         draft.slots -= 1
         draft.running += 1
         draft.demand = self._demand_of_draft(draft) + demand
+        self._planned[request.request_id] = demand
         draft.backfilled += draft.reserved is not None
         return None
 

@@ -80,7 +80,8 @@ class _Counts:
         return (self.ended + weight * lean_on) / (reached + weight)
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity: each is made once and then kept.
+@dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """Survival of one group: how likely an answer is to become longer than so many tokens."""
 
