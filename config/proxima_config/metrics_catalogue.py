@@ -88,7 +88,7 @@ BLOCKS_PEAK = Metric(
     "proxima_kv_blocks_forecast_peak",
     Kind.GAUGE,
     ("engine",),
-    "KV blocks in use at the end of the current plan's horizon.",
+    "Highest number of KV blocks that those who run are forecast to use, at the policy's confidence.",
     "blocks",
 )
 OUTPUT_RATE = Metric(
@@ -116,6 +116,20 @@ YIELDS = Metric(
 )
 PREEMPTIONS = Metric(
     "proxima_preemptions_total", Kind.COUNTER, ("engine",), "All preemptions, vLLM's own included.", "requests"
+)
+FORECASTS_CHECKED = Metric(
+    "proxima_forecasts_checked_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Forecasts of KV block demand that were compared with what came.",
+    "1",
+)
+FORECASTS_EXCEEDED = Metric(
+    "proxima_forecasts_exceeded_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Those of them that demand was above; the policy aims at 3 % of the checked ones.",
+    "1",
 )
 PLAN_TIME = Metric("proxima_plan_seconds_total", Kind.COUNTER, ("engine",), "Time spent planning steps.", "seconds")
 POLICY_FAILURES = Metric(
@@ -153,6 +167,8 @@ METRICS: tuple[Metric, ...] = (
     BACKFILLS,
     YIELDS,
     PREEMPTIONS,
+    FORECASTS_CHECKED,
+    FORECASTS_EXCEEDED,
     PLAN_TIME,
     POLICY_FAILURES,
     POLICY_STATE,

@@ -33,7 +33,7 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     blocks_total: int
     blocks_used: int
     blocks_peak: int
-    """Blocks in use at the end of the current plan's horizon."""
+    """Forecast peak of blocks in use, at the policy's confidence."""
     output_tokens_per_s: float
     finished_per_s: float
     estimated_start_s: dict[str, float]
@@ -43,6 +43,10 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """mode ("recompute" | "swap") -> running requests that the policy made yield."""
     preemptions_total: int
     """All preemptions of this rank, vLLM's own included."""
+    forecasts_checked_total: int = 0
+    """Forecasts of block demand whose time has come."""
+    forecasts_exceeded_total: int = 0
+    """Those that demand was above."""
     plan_time_s_total: float
     policy_state: str
     """"ok", "degraded" (the last plan failed) or "native" (switched off until restart)."""

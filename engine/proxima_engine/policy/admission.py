@@ -93,6 +93,14 @@ class ProximaPolicy:
         group = group_of(request.prompt_tokens, request.cap_tokens)
         self._forecast.learn(group, request.output_tokens, request.cap_tokens)
 
+    @property
+    def forecasts_checked(self) -> int:
+        return self.calibration.trials
+
+    @property
+    def forecasts_exceeded(self) -> int:
+        return self.calibration.exceeded
+
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
         self._take_in(view)

@@ -33,3 +33,18 @@ class LearnsFromFinished(Protocol):
     def finished(self, request: FinishedRequest) -> None:
         """Called before the next plan after the request ended."""
         ...
+
+
+@runtime_checkable
+class ChecksForecasts(Protocol):
+    """A policy that looks back at what it forecast."""
+
+    @property
+    def forecasts_checked(self) -> int:
+        """Forecasts of block demand whose time has come, since the start."""
+        ...
+
+    @property
+    def forecasts_exceeded(self) -> int:
+        """Those of them that demand was above."""
+        ...

@@ -8,13 +8,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from proxima_engine.policy.plan import Plan, Reason
+from proxima_engine.policy.protocol import ChecksForecasts
 from proxima_engine.scheduling.rates import DecayingRate
 from proxima_engine.telemetry import SchedulerSnapshot, SnapshotPublisher
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine import EngineCoreOutputs
 
+    from proxima_engine.scheduler import ProximaScheduler
     from proxima_engine.scheduling.guard import PolicyGuard
     from proxima_engine.scheduling.options import SchedulerOptions
     from proxima_engine.scheduling.view_builder import ViewBuilder
@@ -23,7 +24,9 @@ DEFAULT_CLASS = "default"
 
 
 class SchedulerReport:
-    def __init__(self, scheduler: Scheduler, view: ViewBuilder, guard: PolicyGuard, options: SchedulerOptions) -> None:
+    def __init__(
+        self, scheduler: ProximaScheduler, view: ViewBuilder, guard: PolicyGuard, options: SchedulerOptions
+    ) -> None:
         self._scheduler = scheduler
         self._view = view
         self._guard = guard
@@ -82,6 +85,10 @@ class SchedulerReport:
 
     def snapshot(self) -> SchedulerSnapshot:
         scheduler, guard = self._scheduler, self._guard
+        policy = scheduler.proxima_policy
+        checked = exceeded = 0
+        if isinstance(policy, ChecksForecasts):
+            checked, exceeded = policy.forecasts_checked, policy.forecasts_exceeded
         running, waiting = scheduler.get_request_counts()
         blocks_total = self._view.blocks_total
         blocks_used = blocks_total - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
@@ -100,6 +107,8 @@ class SchedulerReport:
             backfills_total=self._backfills,
             yields_total=dict(self._yields),
             preemptions_total=self._preemptions,
+            forecasts_checked_total=checked,
+            forecasts_exceeded_total=exceeded,
             plan_time_s_total=self._plan_time_s,
             policy_state=str(guard.state),
             policy_failures_total=guard.failures_total,

@@ -78,6 +78,8 @@ _PLAIN: Mapping[catalogue.Metric, str] = {
     catalogue.DRAIN_RATE: "finished_per_s",
     catalogue.BACKFILLS: "backfills_total",
     catalogue.PREEMPTIONS: "preemptions_total",
+    catalogue.FORECASTS_CHECKED: "forecasts_checked_total",
+    catalogue.FORECASTS_EXCEEDED: "forecasts_exceeded_total",
     catalogue.PLAN_TIME: "plan_time_s_total",
     catalogue.POLICY_FAILURES: "policy_failures_total",
 }
