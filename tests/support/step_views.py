@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from proxima_engine.policy.plan import Reason
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
@@ -84,3 +85,8 @@ def view(
         changes=changes,
         denied=denied,
     )
+
+
+def next_step(seen: StepView, **changed) -> StepView:
+    """Where nothing else is said, nothing has happened."""
+    return replace(seen, **{"now_s": seen.now_s + STEP_S, "changes": Changes(), **changed})

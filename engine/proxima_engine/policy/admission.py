@@ -11,7 +11,7 @@ forecast. When the blocks run out although all that was forecast, somebody yield
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -83,7 +83,6 @@ class ProximaPolicy:
         self._stood_still_since: dict[str, float] = {}
         self.calibration = Calibration()
         self._steps_to_refresh = 0
-        self._longest_cap = 1
         self._unclaimed_blocks = 0
         """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
         self._last: Plan | None = None
@@ -114,7 +113,8 @@ class ProximaPolicy:
         if self._last is None or view.denied is not None:
             plan = self._decide(view)
             # Blocks only become fewer until somebody comes, leaves or turns to another band.
-            self._last = None if len(plan.order) > len(self._not_ready) else plan
+            started_somebody = len(plan.order) > len(self._not_ready)
+            self._last = None if started_somebody or view.denied is not None else plan
             return plan
         return self._last
 
@@ -132,6 +132,8 @@ class ProximaPolicy:
         for request in changes.arrived:
             self._enqueue(request, view)
         self._planned.clear()
+        if not self._runners:
+            self._unclaimed_blocks = 0
         self.calibration.step(self._runners.keys(), yielded)
 
     def _forget(self) -> None:
@@ -169,7 +171,7 @@ class ProximaPolicy:
         return -(-(request.prompt_tokens + request.output_tokens) // view.block_size)
 
     def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
-        self._longest_cap = max(self._longest_cap, request.cap_tokens)
+        self._forecast.see_cap(request.cap_tokens)
         if request.not_ready is not None:
             self._queue.remove(request.request_id)
             self._not_ready[request.request_id] = request
@@ -197,33 +199,35 @@ class ProximaPolicy:
         self._last = None
         running = [request for request in view.running if request.request_id in self._runners]
         tokens = np.array([request.output_tokens for request in running], dtype=np.int64)
-        self._forecast.look(tokens, self._longest_cap)
+        self._forecast.look(tokens)
         holdings = [self._holding(request, view) for request in running]
         demands = demand_of(holdings, view.block_size)
-        self._pool.refresh({each.request_id: demand for each, demand in zip(running, demands, strict=True)})
+        by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
+        self._pool.refresh(by_id)
         own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
         self._unclaimed_blocks = max(0, view.used_blocks - own_now)
         if self.calibration.is_idle:
-            self._begin_trial(running, holdings, view)
+            self._begin_trial(by_id)
 
     def _holding(self, request: RunningRequest, view: StepView) -> Holding:
         runner = self._runners[request.request_id]
         blocks = max(request.blocks, self._own_blocks(runner.request, view)) - runner.shared_blocks
-        tokens = request.prompt_tokens + request.output_tokens
+        # The token that came last is computed in the coming step, and has no place in a block yet.
+        tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
         curve = self._curve(runner.request)
         return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
 
-    def _begin_trial(self, running: list[RunningRequest], holdings: list[Holding], view: StepView) -> None:
+    def _begin_trial(self, demands: Mapping[str, Demand]) -> None:
         """For the horizon at which demand is highest: that is the one that decides."""
-        upper = self._pool.total.upper(self.calibration.z)
+        total = self._pool.total
         nearest, farthest = TRIAL_STEPS
-        index = int(np.where((nearest <= HORIZONS) & (farthest >= HORIZONS), upper, 0.0).argmax())
-        steps = float(HORIZONS[index])
-        then = {
-            request.request_id: holding.blocks + steps / view.block_size
-            for request, holding in zip(running, holdings, strict=True)
-        }
-        self.calibration.begin(steps, float(upper[index]), then)
+        uncertain = (nearest <= HORIZONS) & (farthest >= HORIZONS) & (total.variance > 0)
+        if not uncertain.any():
+            return
+        upper = total.upper(self.calibration.z)
+        index = int(np.where(uncertain, upper, -1.0).argmax())
+        then = {request_id: float(demand.most[index]) for request_id, demand in demands.items()}
+        self.calibration.begin(float(HORIZONS[index]), float(upper[index]), then)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 

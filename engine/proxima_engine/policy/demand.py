@@ -13,6 +13,7 @@ state gives the same plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,7 +45,7 @@ class Holding:
     blocks: int
     """Blocks of its own: held now, or taken when it starts. What others hold anyway is not among them."""
     tokens: int
-    """Prompt and answer so far."""
+    """Of prompt and answer those that its blocks are for."""
     output_tokens: int
     """Generated so far."""
     cap_tokens: int
@@ -81,10 +82,15 @@ def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, 
     """What `demand_of` says of one that has generated nothing yet, at a tenth of its cost: plans ask it for each
     candidate, and the curve is the same for many."""
     may_run = cap_tokens > HORIZONS
+    most = may_run * _held(blocks, tokens, HORIZONS, block_size)
     alive = _survival_at_horizons(curve) * may_run
-    held = _held(blocks, tokens, block_size)
-    mean = alive * held
-    return Demand(mean, mean * (held - mean), may_run * held)
+    mean = alive * most
+    last = int(np.searchsorted(HORIZONS, cap_tokens)) - 1
+    if last >= 0:
+        most[last] = _held(blocks, tokens, cap_tokens, block_size)
+        to_the_end = math.exp(np.interp(cap_tokens, EDGES, curve.log_survival))
+        mean[last] = max(mean[last], to_the_end * most[last])
+    return Demand(mean, mean * (most - mean), most)
 
 
 @lru_cache(maxsize=1024)
@@ -92,28 +98,36 @@ def _survival_at_horizons(curve: Curve) -> Floats:
     return np.exp(np.interp(HORIZONS, EDGES, curve.log_survival))
 
 
-def _held(blocks: Floats | int, tokens: Floats | int, block_size: int) -> Floats:
-    held: Floats = blocks + np.ceil((tokens + HORIZONS) / block_size) - np.ceil(tokens / block_size)
+def _held(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: int) -> Floats:
+    held: Floats = blocks + np.ceil((tokens + steps) / block_size) - np.ceil(tokens / block_size)
     return held
 
 
 def demand_of(holdings: Sequence[Holding], block_size: int) -> list[Demand]:
-    """Demand of each of several requests."""
+    """Demand of each of several requests.
+
+    Nothing is looked at between two horizons, and requests that all go to the same cap hold most right before they end
+    there. So each one's last horizon counts what it holds at its cap, if that is more.
+    """
     if not holdings:
         return []
-    generated = np.array([each.output_tokens for each in holdings], dtype=np.float64)[:, None]
-    cap = np.array([each.cap_tokens for each in holdings], dtype=np.float64)[:, None]
-    blocks = np.array([each.blocks for each in holdings], dtype=np.float64)[:, None]
-    tokens = np.array([each.tokens for each in holdings], dtype=np.float64)[:, None]
+    columns = ("blocks", "tokens", "output_tokens", "cap_tokens")
+    values = np.array([[getattr(each, name) for name in columns] for each in holdings], dtype=np.float64)
+    blocks, tokens, generated, cap = values.T[:, :, None]
     log_survival = np.stack([each.curve.log_survival for each in holdings])
-    reached = generated + HORIZONS
-    log_alive = _at(log_survival, reached) - _at(log_survival, generated)
-    may_run = reached < cap
-    alive = np.where(may_run, np.exp(np.minimum(log_alive, 0.0)), 0.0)
-    held = _held(blocks, tokens, block_size)
-    mean = alive * held
-    parts = mean, mean * (held - mean), may_run * held
-    return [Demand(*rows) for rows in zip(*parts, strict=True)]
+    log_now = _at(log_survival, generated)
+    remaining = cap - generated
+    may_run = remaining > HORIZONS
+    alive = np.where(may_run, np.exp(np.minimum(_at(log_survival, generated + HORIZONS) - log_now, 0.0)), 0.0)
+    most = may_run * _held(blocks, tokens, HORIZONS, block_size)
+    mean = alive * most
+    last = may_run.sum(axis=1) - 1
+    rows = np.flatnonzero(last >= 0)
+    last = last[rows]
+    most[rows, last] = _held(blocks, tokens, remaining, block_size)[rows, 0]
+    to_the_end = np.exp(np.minimum(_at(log_survival, cap) - log_now, 0.0))[rows, 0]
+    mean[rows, last] = np.maximum(mean[rows, last], to_the_end * most[rows, last])
+    return [Demand(*parts) for parts in zip(mean, mean * (most - mean), most, strict=True)]
 
 
 def _at(values: Floats, tokens: Floats) -> Floats:
@@ -168,6 +182,8 @@ def _shifts() -> Floats:
 
 
 _SHIFTS = _shifts()
+_BEFORE_START = np.tri(len(HORIZONS), k=-1, dtype=bool)
+"""For each start the horizons before it, shape (horizons, horizons)."""
 
 
 def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple[int, Demand]:
@@ -181,6 +197,8 @@ def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple
     # One row for each start; Demand adds up and compares whatever the shape of its parts.
     shifted = (_SHIFTS @ parts).reshape(count, count, 3)
     starts = Demand(shifted[:, :, 0], shifted[:, :, 1], shifted[:, :, 2])
-    fits = ((running + starts).upper(z) <= blocks).all(axis=1)
+    # What those who run hold before that time is not the newcomer's business.
+    fits = ((running + starts).upper(z) <= blocks) | _BEFORE_START
+    fits = fits.all(axis=1)
     index = int(fits.argmax()) if fits.any() else count - 1
     return index, Demand(*shifted[index].T)

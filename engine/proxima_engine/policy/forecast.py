@@ -70,10 +70,10 @@ class _Counts:
     def add(self, output_tokens: int, *, cut: bool) -> None:
         self.ended *= 1 - 1 / WINDOW
         self.survived *= 1 - 1 / WINDOW
-        at = int(np.searchsorted(EDGES, output_tokens, side="left")) - 1
-        self.survived[: max(0, at)] += 1
+        at = min(max(0, int(np.searchsorted(EDGES, output_tokens, side="left")) - 1), _BINS - 1)
+        self.survived[:at] += 1
         if not cut:
-            self.ended[max(0, at)] += 1
+            self.ended[at] += 1
 
     def hazards(self, lean_on: Floats, weight: float, running: Floats | float = 0.0) -> Floats:
         reached: Floats = self.ended + self.survived + running
@@ -111,20 +111,24 @@ class LengthForecast:
         cut = output_tokens >= cap_tokens
         self._all.add(output_tokens, cut=cut)
         self._groups.setdefault(group, _Counts.empty()).add(output_tokens, cut=cut)
-        self._saw_cap(cap_tokens)
+        self.see_cap(cap_tokens)
 
-    def look(self, running_tokens: NDArray[np.int64], longest_cap: int) -> None:
+    def see_cap(self, cap_tokens: int) -> None:
+        """A cap that somebody has declared: answers may become so long."""
+        if min(cap_tokens, _LONGEST // 2) > self._longest_cap:
+            self._longest_cap = min(cap_tokens, _LONGEST // 2)
+            self._forget_curves()
+
+    def look(self, running_tokens: NDArray[np.int64]) -> None:
         """Take note of how far those who run have come, and make the curves anew with all that was learned.
 
-        ``running_tokens``: tokens generated so far, shape (running,). ``longest_cap``: of anybody known.
+        ``running_tokens``: tokens generated so far, shape (running,).
         """
-        self._saw_cap(longest_cap)
         passed = np.searchsorted(EDGES, running_tokens, side="right") - 1
         reached_bin = np.bincount(passed, minlength=_BINS + 1)[: _BINS + 1]
         # Those beyond a bin have survived it.
         self._running = (reached_bin.sum() - np.cumsum(reached_bin))[:_BINS].astype(np.float64)
-        self._curves.clear()
-        self._pooled = None
+        self._forget_curves()
 
     def curve(self, group: Group) -> Curve:
         """As of the last look; a group that was never asked for since is made now."""
@@ -145,8 +149,9 @@ class LengthForecast:
         per_bin = (survival[:-1] + survival[1:]) / 2 * np.diff(EDGES)
         return Curve(log_survival, np.concatenate(([0.0], np.cumsum(per_bin))))
 
-    def _saw_cap(self, cap_tokens: int) -> None:
-        self._longest_cap = max(self._longest_cap, min(cap_tokens, _LONGEST // 2))
+    def _forget_curves(self) -> None:
+        self._curves.clear()
+        self._pooled = None
 
 
 def _log_uniform(longest: int) -> Floats:

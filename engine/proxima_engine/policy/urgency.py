@@ -15,11 +15,12 @@ What a request costs is the space in the pool that it is expected to take, times
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, count
 
 from proxima_engine.policy.view import WaitingRequest
 
@@ -40,6 +41,8 @@ class _Place:
     request: WaitingRequest
     band: Band
     rank: Rank
+    ticket: int
+    """Tells apart those who come back, or others who come under the same id."""
 
 
 @dataclass(slots=True)
@@ -56,8 +59,9 @@ class UrgencyQueue:
         self._max_wait_s = max_wait_s
         self._places: dict[str, _Place] = {}
         self._levels: dict[int, _Level] = {}
-        self._turns: list[tuple[float, str, Band]] = []
-        """When somebody turns to another band: a heap of (time, request id, the new band)."""
+        self._tickets = count()
+        self._turns: list[tuple[float, int, str, Band]] = []
+        """When somebody turns to another band: a heap of (time, ticket, request id, the new band)."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -73,18 +77,22 @@ class UrgencyQueue:
     def add(self, request: WaitingRequest, cost: float, now_s: float) -> None:
         """Replaces a request of the same id. ``cost`` in block-steps."""
         self.remove(request.request_id)
+        ticket = next(self._tickets)
         overdue_s = request.arrival_s + self._max_wait_s
         if request.output_tokens:
-            self._insert(request, Band.RESUMED, 0.0)
-        elif now_s >= overdue_s:
-            self._insert(request, Band.OVERDUE, 0.0)
-        elif now_s <= request.deadline_s:
-            self._insert(request, Band.ON_TIME, cost)
-            heapq.heappush(self._turns, (request.deadline_s, request.request_id, Band.LATE))
-            heapq.heappush(self._turns, (overdue_s, request.request_id, Band.OVERDUE))
-        else:
-            self._insert(request, Band.LATE, 0.0)
-            heapq.heappush(self._turns, (overdue_s, request.request_id, Band.OVERDUE))
+            self._insert(request, Band.RESUMED, 0.0, ticket)
+            return
+        if now_s >= overdue_s:
+            self._insert(request, Band.OVERDUE, 0.0, ticket)
+            return
+        heapq.heappush(self._turns, (overdue_s, ticket, request.request_id, Band.OVERDUE))
+        if now_s > request.deadline_s:
+            self._insert(request, Band.LATE, 0.0, ticket)
+            return
+        self._insert(request, Band.ON_TIME, cost, ticket)
+        # On time is who comes at the target itself, late whoever comes after it.
+        late_s = math.nextafter(request.deadline_s, math.inf)
+        heapq.heappush(self._turns, (late_s, ticket, request.request_id, Band.LATE))
 
     def remove(self, request_id: str) -> None:
         """Nothing happens where it is not there."""
@@ -96,14 +104,13 @@ class UrgencyQueue:
     def advance(self, now_s: float) -> bool:
         """Move everybody whose time has come to another band; whether anybody moved."""
         moved = False
-        while self._turns and self._turns[0][0] < now_s:
-            _, request_id, band = heapq.heappop(self._turns)
+        while self._turns and self._turns[0][0] <= now_s:
+            _, ticket, request_id, band = heapq.heappop(self._turns)
             place = self._places.get(request_id)
-            # It may have left, and even come back as one that is resumed.
-            if place is None or place.band in (Band.RESUMED, Band.OVERDUE):
+            if place is None or place.ticket != ticket or place.band is Band.OVERDUE:
                 continue
             self.remove(request_id)
-            self._insert(place.request, band, 0.0)
+            self._insert(place.request, band, 0.0, ticket)
             moved = True
         return moved
 
@@ -114,9 +121,9 @@ class UrgencyQueue:
             for band, rank in chain.from_iterable(((band, rank) for rank in bands[band]) for band in Band):
                 yield band, self._places[rank[2]].request
 
-    def _insert(self, request: WaitingRequest, band: Band, cost: float) -> None:
+    def _insert(self, request: WaitingRequest, band: Band, cost: float, ticket: int) -> None:
         rank = (cost, request.arrival_s, request.request_id)
-        self._places[request.request_id] = _Place(request, band, rank)
+        self._places[request.request_id] = _Place(request, band, rank, ticket)
         insort(self._ranks(request, band), rank)
 
     def _ranks(self, request: WaitingRequest, band: Band) -> list[Rank]:
