@@ -19,7 +19,7 @@ import proxima_engine.scheduler
 import proxima_engine.scheduling
 from proxima_config.forced_length import FIELD, PROCESSOR
 from proxima_engine.forced_length import ForcedLength
-from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
 
 END, OTHER_STOP, VOCABULARY = 2, 5, 8
 
@@ -133,11 +133,13 @@ def test_scheduling_neither_reads_the_length_nor_depends_on_it(overlap):
 
 
 def test_the_policy_has_no_field_that_could_carry_it():
-    fields = {field.name for view in (StepView, RunningRequest, WaitingRequest) for field in dataclasses.fields(view)}
+    seen = (StepView, Changes, StartedRequest, RunningRequest, WaitingRequest)
+    fields = {field.name for view in seen for field in dataclasses.fields(view)}
     assert fields == {
-        "now_s", "step_s", "free_blocks", "used_blocks", "blocks_total", "block_size", "slots", "running", "waiting",
-        "in_flight", "exact_blocks", "request_id", "key", "blocks", "growth_blocks", "started_s",
-        "blocks_at_most", "not_ready", "prompt_tokens", "output_tokens", "cap_tokens",
+        "now_s", "step_s", "free_blocks", "used_blocks", "blocks_total", "block_size", "slots", "list_running",
+        "list_waiting", "in_flight", "exact_blocks", "changes", "denied", "restart", "arrived", "left", "started",
+        "stopped", "request", "shared_blocks", "request_id", "key", "blocks", "growth_blocks", "started_s",
+        "blocks_at_most", "not_ready", "prompt_tokens", "output_tokens", "cap_tokens", "ttft_s",
     }  # fmt: skip
 
 
