@@ -4,6 +4,7 @@ differ between processors and can move a handful of requests. The bounds leave r
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @cache
 def measured(name: str, **changes: Any) -> dict[str, Any]:
-    workload = traces.read(AZURE_CUT, traces.Changes(**changes))
+    workload = traces.read(Path(AZURE_CUT), traces.Changes(**changes))
     setting = Setting(workload, profile("h100-llama2-7b"), blocks=1500, block_size=16, slo=SLO(ttft_s=2.0, stall_s=0.2))
     return run_arm(arm(name), setting)
 
