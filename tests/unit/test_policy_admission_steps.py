@@ -8,7 +8,7 @@ import pytest
 from simulated_pool import CAP, knowing
 from step_views import STEP_S, TTFT_S, next_step, running, started, view, waiting
 
-from proxima_engine.policy.admission import REFRESH_STEPS, RESUME_S, ProximaPolicy
+from proxima_engine.policy.admission import REFRESH_STEPS, RESUME_S, TRIAL_STEPS, ProximaPolicy
 from proxima_engine.policy.calibration import START_Z
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.view import Changes, RunningRequest, StepView
@@ -44,7 +44,8 @@ class TestConfidence:
     def test_stays_as_it_is_after_a_horizon_at_which_nothing_is_uncertain(self, policy: ProximaPolicy) -> None:
         seen = view(free=90, busy=(running("r", 0, 10, cap=20),))
         policy.plan(seen)
-        policy.plan(next_step(seen))
+        for _ in range(2 * max(TRIAL_STEPS)):
+            policy.plan(next_step(seen))
         assert policy.calibration.trials == 0
 
     def test_is_not_shaken_by_one_that_holds_what_was_forecast(self, policy: ProximaPolicy) -> None:
@@ -172,3 +173,12 @@ class TestFromStepToStep:
         assert policy.plan(seen).held == {"on-time": Reason.BLOCKS, "late": Reason.FORECAST}
         plan = policy.plan(next_step(seen, now_s=on_time.deadline_s + STEP_S))
         assert plan.order == ("late",)
+
+    def test_after_a_restart_those_who_ran_before_do_not_count(self, policy: ProximaPolicy) -> None:
+        policy.plan(view(free=30, busy=(running("r", 0, 1, cap=1000),)))
+        assert policy.plan(view(waiting("a", 0, 30, cap=1000), free=31)).order == ("a",)
+
+    def test_after_a_restart_nobody_has_stood_still_yet(self, policy: ProximaPolicy) -> None:
+        seen = view(waiting("a", 0, 30, output=10, cap=1000), free=70, busy=(running("r", 0, 60, cap=1000),))
+        assert policy.plan(seen).held == {"a": Reason.FORECAST}
+        assert policy.plan(replace(seen, now_s=RESUME_S + 1)).held == {"a": Reason.FORECAST}

@@ -168,7 +168,7 @@ class ProximaPolicy:
 
     @staticmethod
     def _own_blocks(request: WaitingRequest, view: StepView) -> int:
-        return -(-(request.prompt_tokens + request.output_tokens) // view.block_size)
+        return math.ceil((request.prompt_tokens + request.output_tokens) / view.block_size)
 
     def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
         self._forecast.see_cap(request.cap_tokens)

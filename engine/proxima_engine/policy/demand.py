@@ -78,7 +78,7 @@ class Demand:
 NO_DEMAND = Demand(*np.zeros((3, len(HORIZONS))))
 
 
-def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, block_size: int) -> Demand:
+def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, block_size: float) -> Demand:
     """What `demand_of` says of one that has generated nothing yet, at a tenth of its cost: plans ask it for each
     candidate, and the curve is the same for many."""
     may_run = cap_tokens > HORIZONS
@@ -98,12 +98,12 @@ def _survival_at_horizons(curve: Curve) -> Floats:
     return np.exp(np.interp(HORIZONS, EDGES, curve.log_survival))
 
 
-def _held(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: int) -> Floats:
+def _held(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: float) -> Floats:
     held: Floats = blocks + np.ceil((tokens + steps) / block_size) - np.ceil(tokens / block_size)
     return held
 
 
-def demand_of(holdings: Sequence[Holding], block_size: int) -> list[Demand]:
+def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     """Demand of each of several requests.
 
     Nothing is looked at between two horizons, and requests that all go to the same cap hold most right before they end

@@ -52,7 +52,6 @@ class Plan:
     backfilled: int = 0
     """How many requests in `order` pass an older one that does not fit."""
     head_start_s: float | None = None
-    """Seconds until the oldest held request starts at the latest if all running ones reach their declared cap;
-    None when none is held or the bound is unknown."""
+    """Seconds until the most urgent held request is forecast to fit; None when none is held or that is unknown."""
     peak_blocks: int = 0
-    """Blocks in use at the end of the plan's horizon (one step)."""
+    """Highest number of blocks that those who run are forecast to hold, at the policy's confidence."""

@@ -101,8 +101,9 @@ class StepView:
     """Free blocks, less the watermark that the KV manager keeps."""
     used_blocks: int
     blocks_total: int
-    block_size: int
-    """Tokens in a block."""
+    block_size: float
+    """Tokens of a request for which it takes one block more. A part of what fits into a block where each token takes a
+    place in several, one for each KV-cache group of a hybrid model."""
     slots: int
     """How many more requests may run."""
     in_flight: bool

@@ -56,7 +56,7 @@ class ViewBuilder:
             free_blocks=free - watermark,
             used_blocks=self.blocks_total - free,
             blocks_total=self.blocks_total,
-            block_size=scheduler.block_size,
+            block_size=scheduler.block_size / self._groups,
             slots=scheduler.max_num_active_reqs - len(scheduler.running) - scheduler.num_waiting_for_streaming_input,
             in_flight=any(request.num_in_flight_tokens for request in scheduler.running),
             growth_blocks=self._growth_of_all(),
