@@ -182,3 +182,11 @@ class TestFromStepToStep:
         seen = view(waiting("a", 0, 30, output=10, cap=1000), free=70, busy=(running("r", 0, 60, cap=1000),))
         assert policy.plan(seen).held == {"a": Reason.FORECAST}
         assert policy.plan(replace(seen, now_s=RESUME_S + 1)).held == {"a": Reason.FORECAST}
+
+
+def test_a_held_plan_is_looked_at_again_though_nothing_was_told(policy: ProximaPolicy) -> None:
+    """Room in the batch may come without anybody who stops, as when a session that waits for input ends."""
+    waits = view(waiting("a", 0, 2, cap=10), free=30, slots=0)
+    assert policy.plan(waits).held == {"a": Reason.SLOTS}
+    free_again = [next_step(waits, slots=10) for _ in range(REFRESH_STEPS + 1)]
+    assert ("a",) in [policy.plan(seen).order for seen in free_again]

@@ -106,7 +106,7 @@ class ProximaPolicy:
         if view.missing_blocks:
             return self._yield(view)
         self._steps_to_refresh -= 1
-        if self._steps_to_refresh <= 0 and self._runners:
+        if self._steps_to_refresh <= 0:
             self._refresh(view)
         if self._queue.advance(view.now_s + view.step_s):
             self._last = None
