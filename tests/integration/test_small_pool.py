@@ -95,12 +95,12 @@ async def test_short_requests_start_before_a_head_that_does_not_fit(gateway, rec
 
 @pytest.mark.parametrize("gateway", ["proxima"], indirect=True)
 async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come(gateway, recorder):
-    recorder.send("answer", {**LONG_ANSWER, "max_tokens": 50})
+    recorder.send("answer", {**LONG_ANSWER, "max_tokens": 500})
     await recorder.first_token("answer")
     recorder.send("head", LONG_PROMPT)
     number = 0
     while not recorder.has_started("head"):
-        recorder.send(f"short{number}", short(number, 100))
+        recorder.send(f"short{number}", short(number, 8))
         number += 1
         await asyncio.sleep(0.05)
     await recorder.finish()
