@@ -114,7 +114,8 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
 SEEDED = {"prompt": [9] * 500, "max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 77}
 
 
-@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
+# Proxima lets the second one wait instead; on either it is vLLM who takes the blocks and computes again.
+@pytest.mark.parametrize("gateway", ["native"], indirect=True)
 async def test_a_seed_gives_the_same_text_though_the_request_was_preempted(gateway):
     """Each needs 22 of the 39 blocks in the end, so the later one loses its blocks and is computed again."""
     neighbour = {**SEEDED, "prompt": [8] * 500, "seed": 78}
