@@ -88,9 +88,7 @@ def _native(_context: ArmContext) -> SchedulerFactory:
     return _by_mode(Scheduler, AsyncScheduler)
 
 
-def _planned_by(
-    make_policy: Callable[[ArmContext, SchedulerOptions], Policy],
-) -> Callable[[ArmContext], SchedulerFactory]:
+def _planned_by(make_policy: MakePolicy) -> Callable[[ArmContext], SchedulerFactory]:
     """Schedulers that put another policy before vLLM's `schedule()`."""
 
     def make(context: ArmContext) -> SchedulerFactory:

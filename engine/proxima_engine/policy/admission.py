@@ -43,7 +43,6 @@ class _Runner:
 
     request: WaitingRequest
     shared_blocks: int
-    started_s: float
     is_late: bool
 
 
@@ -159,7 +158,7 @@ class ProximaPolicy:
         request = started.request
         # It was asked to yield before, or its first token cannot come before this step's end.
         is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
-        self._runners[request.request_id] = _Runner(request, started.shared_blocks, view.now_s, is_late)
+        self._runners[request.request_id] = _Runner(request, started.shared_blocks, is_late)
         demand = self._planned.get(request.request_id)
         if demand is None or started.shared_blocks:
             own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)

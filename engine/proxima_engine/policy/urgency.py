@@ -18,7 +18,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain, count
 
@@ -45,20 +45,14 @@ class _Place:
     """Tells apart those who come back, or others who come under the same id."""
 
 
-@dataclass(slots=True)
-class _Level:
-    """One priority level: the ranks of each band, sorted."""
-
-    bands: dict[Band, list[Rank]] = field(default_factory=lambda: {band: [] for band in Band})
-
-
 class UrgencyQueue:
     """Everybody who waits, in order; changed by arrivals, departures and time only."""
 
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
         self._places: dict[str, _Place] = {}
-        self._levels: dict[int, _Level] = {}
+        self._levels: dict[int, dict[Band, list[Rank]]] = {}
+        """By priority the ranks of each band, sorted."""
         self._tickets = count()
         self._turns: list[tuple[float, int, str, Band]] = []
         """When somebody turns to another band: a heap of (time, ticket, request id, the new band)."""
@@ -117,7 +111,7 @@ class UrgencyQueue:
     def in_order(self) -> Iterator[tuple[Band, WaitingRequest]]:
         """Most urgent first. The queue must not change meanwhile."""
         for priority in sorted(self._levels):
-            bands = self._levels[priority].bands
+            bands = self._levels[priority]
             for band, rank in chain.from_iterable(((band, rank) for rank in bands[band]) for band in Band):
                 yield band, self._places[rank[2]].request
 
@@ -127,4 +121,4 @@ class UrgencyQueue:
         insort(self._ranks(request, band), rank)
 
     def _ranks(self, request: WaitingRequest, band: Band) -> list[Rank]:
-        return self._levels.setdefault(request.priority, _Level()).bands[band]
+        return self._levels.setdefault(request.priority, {each: [] for each in Band})[band]
