@@ -35,13 +35,14 @@ def check_plan(plan: Plan, seen: StepView) -> None:
     assert len(set(plan.order)) == len(plan.order)
     assert set(plan.order) | set(plan.held) <= set(waits)
     assert not {request.request_id for request in ready} & set(plan.held)
-    assert len(ready) <= max(0, seen.slots)
+    assert len(ready) <= max(0, seen.slots) + len(plan.yields)
     needed = sum(seen.exact_blocks(request.request_id) for request in ready)
-    assert needed <= max(0, seen.free_blocks - seen.growth_blocks)
+    yielding = {name for name, _ in plan.yields}
+    given = sum(each.blocks + each.growth_blocks for each in seen.running if each.request_id in yielding)
+    assert needed <= max(0, seen.free_blocks - seen.growth_blocks) + given
     assert 0 <= plan.backfilled <= len(ready)
     if plan.yields:
-        assert not plan.order
-        assert len(plan.yields) < len(seen.running)
+        assert plan.order or len(plan.yields) < len(seen.running)
         assert {name for name, _ in plan.yields} <= {request.request_id for request in seen.running}
 
 

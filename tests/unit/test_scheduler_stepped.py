@@ -70,7 +70,9 @@ def test_native_lets_them_wait(start: Start) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
-def test_nobody_passes_a_head_that_has_waited_for_twice_the_age_bound(start: Start, overlap: bool) -> None:
+def test_a_stream_of_short_requests_delays_the_head_by_no_more_than_twice_the_age_bound(
+    start: Start, overlap: bool
+) -> None:
     engine = start(overlap=overlap)
     engine.add("blocker", 32 * 12, 8)
     engine.step()
@@ -83,8 +85,8 @@ def test_nobody_passes_a_head_that_has_waited_for_twice_the_age_bound(start: Sta
     passed_by = engine.start_order[1 : engine.start_order.index("head")]
     assert passed_by, "nobody was let past: there is nothing to bound"
     assert all(engine.started_s[name] - asked_s <= 2 * MAX_WAIT_S + STEP_S for name in passed_by)
-    # Those who ran before end at their caps, twice as late if they had to yield, and nobody takes what they leave.
-    assert engine.started_s["head"] - asked_s <= 2 * MAX_WAIT_S + (2 * 100 + 2) * STEP_S
+    assert engine.started_s["head"] - asked_s <= 2 * MAX_WAIT_S + 2 * STEP_S
+    assert engine.scheduler._report.snapshot().yields_total["recompute"] > 0
 
 
 def test_a_preempted_request_keeps_its_place(start: Start) -> None:

@@ -4,8 +4,9 @@ The most urgent goes first (`urgency`). It starts if its blocks are free now *an
 fits into the pool (`demand`, by lengths from `forecast`, at a confidence kept by `calibration`). The first who may not
 start gets a reservation from the time on at which it is forecast to fit; others may pass it as long as they fit beside
 that reservation too, so that passing does not postpone it (EASY backfilling, Lifka 1995). Once somebody is overdue,
-only others who are overdue pass it, and nobody at all when it has waited for twice the bound: that does not hang on a
-forecast. When the blocks run out although all that was forecast, somebody yields (`yielding`).
+only others who are overdue pass it. When it has waited for twice the bound nobody does, and those who came later and
+run give their blocks back if that makes it fit: that does not hang on a forecast. When the blocks run out although all
+that was forecast, somebody yields (`yielding`).
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class _Draft:
     """Nobody of a later band starts any more."""
     backfilled: int = 0
     taken_blocks: int = 0
+    yields: list[str] = field(default_factory=list)
 
 
 class ProximaPolicy:
@@ -260,7 +262,7 @@ class ProximaPolicy:
             return
         if band is Band.OVERDUE:
             draft.last_band = band
-            if view.now_s - request.arrival_s >= 2 * self._max_wait_s:
+            if self._bound_is_up(band, request, view):
                 draft.looked_past_head = BACKFILLS_PER_STEP
         if draft.reserved is None:
             self._reserve(request, draft, view)
@@ -277,10 +279,11 @@ class ProximaPolicy:
         blocks, exact = request.blocks_at_most, False
         if blocks > draft.free_blocks:
             blocks, exact = self._exact(request, draft, view), True
-        if blocks > draft.free_blocks:
+        bound_is_up = self._bound_is_up(band, request, view)
+        if blocks > draft.free_blocks and not (bound_is_up and self._give_back(request, blocks, draft, view)):
             return Reason.BLOCKS
         demand = self._demand(request, blocks, view)
-        needs_forecast = draft.running > 0 and not self._stood_still_for_long(band, request, view)
+        needs_forecast = draft.running > 0 and not bound_is_up and not self._stood_still_for_long(band, request, view)
         if needs_forecast and not self._peak_fits(demand, draft, view):
             if exact or draft.lookups_left == 0:
                 return Reason.FORECAST
@@ -305,6 +308,30 @@ class ProximaPolicy:
             return request.blocks_at_most
         draft.lookups_left -= 1
         return view.exact_blocks(request.request_id)
+
+    def _bound_is_up(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
+        return band is Band.OVERDUE and view.now_s - request.arrival_s >= 2 * self._max_wait_s
+
+    @staticmethod
+    def _give_back(request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
+        """Let those who passed a request yield to it, last started first; False, and nothing changed, if that would not
+        be enough. Whoever came later and runs has passed it."""
+        free = draft.free_blocks
+        chosen: list[str] = []
+        for candidate in sorted(view.running, key=lambda running: running.started_s, reverse=True):
+            if free >= blocks:
+                break
+            if candidate.key > request.key and candidate.request_id not in draft.yields:
+                chosen.append(candidate.request_id)
+                free += candidate.blocks + candidate.growth_blocks
+        if free < blocks:
+            return False
+        draft.taken_blocks -= free - draft.free_blocks
+        draft.free_blocks = free
+        draft.slots += len(chosen)
+        draft.running -= len(chosen)
+        draft.yields += chosen
+        return True
 
     def _stood_still_for_long(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
         since = self._stood_still_since.get(request.request_id, view.now_s)
@@ -334,6 +361,7 @@ class ProximaPolicy:
         return Plan(
             order=tuple(draft.order),
             held=draft.held,
+            yields=tuple((request_id, YieldMode.RECOMPUTE) for request_id in draft.yields),
             backfilled=draft.backfilled,
             head_start_s=head_start_s,
             peak_blocks=max(now, min(view.blocks_total, math.ceil(upper.max()))),
