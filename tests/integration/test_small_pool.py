@@ -12,6 +12,8 @@ import httpx
 import pytest
 from gateway_process import GatewayProcess
 
+from proxima_config.forced_length import FIELD, PROCESSOR
+
 pytestmark = pytest.mark.engine
 
 MAX_WAIT_S = 2.0
@@ -19,6 +21,7 @@ MAX_WAIT_S = 2.0
 POOL = ["--max-model-len", "1024", "--num-gpu-blocks-override", "40", "--block-size", "32", "--enforce-eager"]
 # Float32, so that what shares a batch with a request cannot change what it samples.
 POOL += ["--kv-cache-memory-bytes", "100000000", "--max-wait-s", str(MAX_WAIT_S), "--dtype", "float32"]
+POOL += ["--logits-processors", PROCESSOR]
 LONG_ANSWER = {"prompt": [6] * 400, "max_tokens": 600}
 LONG_PROMPT = {"prompt": [5] * 900, "max_tokens": 4}
 
@@ -114,11 +117,12 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
 SEEDED = {"prompt": [9] * 500, "max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 77}
 
 
-# Proxima lets the second one wait instead; on either it is vLLM who takes the blocks and computes again.
-@pytest.mark.parametrize("gateway", ["native"], indirect=True)
+@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
 async def test_a_seed_gives_the_same_text_though_the_request_was_preempted(gateway):
-    """Each needs 22 of the 39 blocks in the end, so the later one loses its blocks and is computed again."""
+    """Each needs 22 of the 39 blocks in the end, so one of them loses its blocks and is computed again."""
     neighbour = {**SEEDED, "prompt": [8] * 500, "seed": 78}
+    # Proxima would let the second one wait. After many short answers to such prompts it expects another.
+    short_answer = {**SEEDED, "prompt": [7] * 500, "seed": 79, "ignore_eos": False, "vllm_xargs": {FIELD: 4}}
     async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=120) as client:
 
         async def text(body: dict[str, Any]) -> str:
@@ -126,6 +130,7 @@ async def test_a_seed_gives_the_same_text_though_the_request_was_preempted(gatew
             assert "error" not in answer
             return answer["choices"][0]["text"]
 
+        await asyncio.gather(*(text(short_answer) for _ in range(80)))
         alone = [await text(neighbour), await text(SEEDED)]
         before = await preemptions(client)
         together = await asyncio.gather(text(neighbour), text(SEEDED))

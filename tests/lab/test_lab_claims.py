@@ -45,8 +45,10 @@ def test_with_half_the_load_nothing_is_lost():
 
 
 @pytest.mark.xfail(
-    reason="one of 1,500 requests, a prompt that leaves 4 blocks free beside nine that grow, waits 0.2 s where vLLM starts "
-    "it and preempts; that moves the 99th percentile by 4 %"
+    # A matter of one request, which the last bits of floating point may move.
+    strict=False,
+    reason="one of 1,500 requests, a prompt that leaves 4 blocks free beside nine that grow, waits 0.2 s where vLLM "
+    "starts it and preempts; that moves the 99th percentile by 4 %",
 )
 def test_with_half_the_load_the_slowest_first_tokens_are_no_later():
     native, proxima = measured("native", rate_scale=0.5), measured("proxima", rate_scale=0.5)
