@@ -86,7 +86,7 @@ def test_after_a_restart_a_policy_plans_like_a_fresh_one_that_has_learned_the_sa
     told, fresh = policy_knowing(lengths), ProximaPolicy(MAX_WAIT_S)
     for number, (old_queue, old_busy, old_free) in enumerate(before):
         told.plan(view(*old_queue, free=old_free, busy=old_busy, now_s=NOW_S - 5 + number))
-    fresh._forecast = deepcopy(told._forecast)
+    fresh._books._forecast = deepcopy(told._books._forecast)
     fresh.calibration.z = told.calibration.z
     seen = view(*queue, free=free, busy=busy, now_s=NOW_S)
     assert told.plan(seen) == fresh.plan(seen)

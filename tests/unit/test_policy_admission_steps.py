@@ -8,7 +8,8 @@ import pytest
 from simulated_pool import CAP, knowing
 from step_views import STEP_S, TTFT_S, next_step, running, started, view, waiting
 
-from proxima_engine.policy.admission import REFRESH_STEPS, RESUME_S, TRIAL_STEPS, ProximaPolicy
+from proxima_engine.policy.admission import REFRESH_STEPS, RESUME_S, ProximaPolicy
+from proxima_engine.policy.books import TRIAL_STEPS
 from proxima_engine.policy.calibration import START_Z
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.view import Changes, RunningRequest, StepView

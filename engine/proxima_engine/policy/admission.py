@@ -12,19 +12,16 @@ that was forecast, somebody yields (`yielding`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
-from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, demand_of_newcomer, reserve
-from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
+from proxima_engine.policy.demand import HORIZONS, Demand, reserve
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
-from proxima_engine.policy.urgency import Band, UrgencyQueue
-from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import Candidate, victims
+from proxima_engine.policy.urgency import Band
+from proxima_engine.policy.view import StepView, WaitingRequest
+from proxima_engine.policy.yielding import victims
 
 EXACT_LOOKUPS_PER_STEP = 8
 """How many prefix lookups a plan may spend. The requests that need one are those at the front that do not fit."""
@@ -32,19 +29,8 @@ BACKFILLS_PER_STEP = 8
 """How many requests behind one that is held are looked at in a step."""
 REFRESH_STEPS = 16
 """Steps after which curves and demand are made anew."""
-TRIAL_STEPS = (32, 256)
-"""Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
 RESUME_S = 5.0
 """Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks."""
-
-
-@dataclass(slots=True)
-class _Runner:
-    """What is known of one who runs, beside what the view says."""
-
-    request: WaitingRequest
-    shared_blocks: int
-    is_late: bool
 
 
 @dataclass(slots=True)
@@ -54,11 +40,11 @@ class _Draft:
     free_blocks: int
     slots: int
     running: int
+    demand: Demand
+    """Of all who run or were started in this draft."""
     lookups_left: int = EXACT_LOOKUPS_PER_STEP
     order: list[str] = field(default_factory=list)
     held: dict[str, Reason] = field(default_factory=dict)
-    demand: Demand | None = None
-    """Of all who run or were started in this draft; made when the first one asks."""
     reserved: Demand | None = None
     head_start_steps: float | None = None
     looked_past_head: int = 0
@@ -70,28 +56,20 @@ class _Draft:
 
 
 class ProximaPolicy:
-    """Keeps its own books of queue and pool, by the changes that each view names."""
+    """Decides; what it knows stands in its `books`."""
 
     def __init__(self, max_wait_s: float) -> None:
-        self._forecast = LengthForecast()
         self._max_wait_s = max_wait_s
-        self._queue = UrgencyQueue(max_wait_s)
-        self._not_ready: dict[str, WaitingRequest] = {}
-        self._pool = PoolForecast()
-        self._runners: dict[str, _Runner] = {}
+        self._books = Books(max_wait_s)
         self._planned: dict[str, Demand] = {}
         """Demand of those whom the last plan started."""
-        self._stood_still_since: dict[str, float] = {}
-        self.calibration = Calibration()
         self._steps_to_refresh = 0
-        self._unclaimed_blocks = 0
-        """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
         self._last: Plan | None = None
         """The last plan, while it would come out the same."""
 
-    def finished(self, request: FinishedRequest) -> None:
-        group = group_of(request.prompt_tokens, request.cap_tokens)
-        self._forecast.learn(group, request.output_tokens, request.cap_tokens)
+    @property
+    def calibration(self) -> Calibration:
+        return self._books.calibration
 
     @property
     def forecasts_checked(self) -> int:
@@ -101,141 +79,43 @@ class ProximaPolicy:
     def forecasts_exceeded(self) -> int:
         return self.calibration.exceeded
 
+    def finished(self, request: FinishedRequest) -> None:
+        self._books.learn(request)
+
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
-        self._take_in(view)
+        self._books.take_in(view, self._planned)
+        self._planned = {}
+        if view.changes.restart:
+            self._steps_to_refresh = 0
         if view.missing_blocks:
+            self._last = None
             return self._yield(view)
+        changed = self._let_time_pass(view) or not view.changes.is_empty or view.denied is not None
+        if self._last is not None and not changed:
+            return self._last
+        plan = self._decide(view)
+        # Blocks only become fewer until somebody comes, leaves or turns to another band.
+        started_somebody = len(plan.order) > len(self._books.not_ready)
+        self._last = None if started_somebody or view.denied is not None else plan
+        return plan
+
+    def _let_time_pass(self, view: StepView) -> bool:
+        """Whether the same queue and pool may be judged differently now."""
+        turned = self._books.queue.advance(view.now_s + view.step_s)
         self._steps_to_refresh -= 1
-        if self._steps_to_refresh <= 0:
-            self._refresh(view)
-        if self._queue.advance(view.now_s + view.step_s):
-            self._last = None
-        if self._last is None or view.denied is not None:
-            plan = self._decide(view)
-            # Blocks only become fewer until somebody comes, leaves or turns to another band.
-            started_somebody = len(plan.order) > len(self._not_ready)
-            self._last = None if started_somebody or view.denied is not None else plan
-            return plan
-        return self._last
-
-    # -- books -----------------------------------------------------------------------------------------------------
-
-    def _take_in(self, view: StepView) -> None:
-        changes = view.changes
-        if changes.restart:
-            self._forget()
-        if changes.restart or changes.arrived or changes.left or changes.started or changes.stopped:
-            self._last = None
-        yielded = self._leave(changes)
-        for started in changes.started:
-            self._start(started, view)
-        for request in changes.arrived:
-            self._enqueue(request, view)
-        self._planned.clear()
-        if not self._runners:
-            self._unclaimed_blocks = 0
-        self.calibration.step(self._runners.keys(), yielded)
-
-    def _forget(self) -> None:
-        self._queue.clear()
-        self._not_ready.clear()
-        self._runners.clear()
-        self._stood_still_since.clear()
-        self._pool.refresh({})
-        self._steps_to_refresh = 0
-
-    def _leave(self, changes: Changes) -> set[str]:
-        for request_id in changes.left:
-            self._queue.remove(request_id)
-            self._not_ready.pop(request_id, None)
-            self._stood_still_since.pop(request_id, None)
-        for request_id in changes.stopped:
-            self._runners.pop(request_id, None)
-            self._pool.remove(request_id)
-        stopped = set(changes.stopped)
-        return {request.request_id for request in changes.arrived if request.request_id in stopped}
-
-    def _start(self, started: StartedRequest, view: StepView) -> None:
-        request = started.request
-        # It was asked to yield before, or its first token cannot come before this step's end.
-        is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
-        self._runners[request.request_id] = _Runner(request, started.shared_blocks, is_late)
-        demand = self._planned.get(request.request_id)
-        if demand is None or started.shared_blocks:
-            own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)
-            demand = self._demand(request, own_blocks, view)
-        self._pool.add(request.request_id, demand)
-
-    @staticmethod
-    def _own_blocks(request: WaitingRequest, view: StepView) -> int:
-        return math.ceil((request.prompt_tokens + request.output_tokens) / view.block_size)
-
-    def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
-        self._forecast.see_cap(request.cap_tokens)
-        if request.not_ready is not None:
-            self._queue.remove(request.request_id)
-            self._not_ready[request.request_id] = request
-            return
-        self._not_ready.pop(request.request_id, None)
-        answer_tokens = self._curve(request).expected_tokens(request.cap_tokens)
-        block_steps = (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
-        self._queue.add(request, block_steps, view.now_s)
-        if request.output_tokens:
-            self._stood_still_since.setdefault(request.request_id, view.now_s)
-
-    def _curve(self, request: WaitingRequest) -> Curve:
-        return self._forecast.curve(group_of(request.prompt_tokens, request.cap_tokens))
-
-    def _demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
-        tokens = request.prompt_tokens + request.output_tokens
-        curve = self._curve(request)
-        if not request.output_tokens:
-            return demand_of_newcomer(blocks, tokens, request.cap_tokens, curve, view.block_size)
-        holding = Holding(blocks, tokens, request.output_tokens, request.cap_tokens, curve)
-        return demand_of([holding], view.block_size)[0]
-
-    def _refresh(self, view: StepView) -> None:
+        if self._steps_to_refresh > 0:
+            return turned
         self._steps_to_refresh = REFRESH_STEPS
-        self._last = None
-        running = [request for request in view.running if request.request_id in self._runners]
-        tokens = np.array([request.output_tokens for request in running], dtype=np.int64)
-        self._forecast.look(tokens)
-        holdings = [self._holding(request, view) for request in running]
-        demands = demand_of(holdings, view.block_size)
-        by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
-        self._pool.refresh(by_id)
-        own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
-        self._unclaimed_blocks = max(0, view.used_blocks - own_now)
-        if self.calibration.is_idle:
-            self._begin_trial(by_id)
-
-    def _holding(self, request: RunningRequest, view: StepView) -> Holding:
-        runner = self._runners[request.request_id]
-        blocks = max(request.blocks, self._own_blocks(runner.request, view)) - runner.shared_blocks
-        # The token that came last is computed in the coming step, and has no place in a block yet.
-        tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
-        curve = self._curve(runner.request)
-        return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
-
-    def _begin_trial(self, demands: Mapping[str, Demand]) -> None:
-        """For the horizon at which demand is highest: that is the one that decides."""
-        total = self._pool.total
-        nearest, farthest = TRIAL_STEPS
-        uncertain = (nearest <= HORIZONS) & (farthest >= HORIZONS) & (total.variance > 0)
-        if not uncertain.any():
-            return
-        upper = total.upper(self.calibration.z)
-        index = int(np.where(uncertain, upper, -1.0).argmax())
-        then = {request_id: float(demand.most[index]) for request_id, demand in demands.items()}
-        self.calibration.begin(float(HORIZONS[index]), float(upper[index]), then)
-
-    # -- decisions -------------------------------------------------------------------------------------------------
+        self._books.refresh(view)
+        return True
 
     def _decide(self, view: StepView) -> Plan:
-        draft = _Draft(max(0, view.free_blocks - view.growth_blocks), view.slots, len(self._runners))
+        books = self._books
+        free_blocks = max(0, view.free_blocks - view.growth_blocks)
+        draft = _Draft(free_blocks, view.slots, books.running, books.running_demand)
         self._show_not_ready(draft)
-        for band, request in self._queue.in_order():
+        for band, request in books.queue.in_order():
             stop = self._closed(band, draft)
             if stop is not None:
                 draft.held[request.request_id] = stop
@@ -268,7 +148,7 @@ class ProximaPolicy:
             self._reserve(request, draft, view)
 
     def _show_not_ready(self, draft: _Draft) -> None:
-        for request in self._not_ready.values():
+        for request in self._books.not_ready.values():
             # vLLM looks at what it waits for only when it meets the request in its scan, and skips it at no cost.
             draft.order.append(request.request_id)
             if request.not_ready is not None:
@@ -282,7 +162,7 @@ class ProximaPolicy:
         bound_is_up = self._bound_is_up(band, request, view)
         if blocks > draft.free_blocks and not (bound_is_up and self._give_back(request, blocks, draft, view)):
             return Reason.BLOCKS
-        demand = self._demand(request, blocks, view)
+        demand = self._books.demand(request, blocks, view)
         needs_forecast = draft.running > 0 and not bound_is_up and not self._stood_still_for_long(band, request, view)
         if needs_forecast and not self._peak_fits(demand, draft, view):
             if exact or draft.lookups_left == 0:
@@ -290,7 +170,7 @@ class ProximaPolicy:
             fewer = self._exact(request, draft, view)
             if fewer == blocks:
                 return Reason.FORECAST
-            blocks, demand = fewer, self._demand(request, fewer, view)
+            blocks, demand = fewer, self._books.demand(request, fewer, view)
             if not self._peak_fits(demand, draft, view):
                 return Reason.FORECAST
         draft.order.append(request.request_id)
@@ -298,7 +178,7 @@ class ProximaPolicy:
         draft.taken_blocks += blocks
         draft.slots -= 1
         draft.running += 1
-        draft.demand = self._demand_of_draft(draft) + demand
+        draft.demand += demand
         self._planned[request.request_id] = demand
         draft.backfilled += draft.reserved is not None
         return None
@@ -334,26 +214,22 @@ class ProximaPolicy:
         return True
 
     def _stood_still_for_long(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
-        since = self._stood_still_since.get(request.request_id, view.now_s)
-        return band is Band.RESUMED and view.now_s - since >= RESUME_S
-
-    def _demand_of_draft(self, draft: _Draft) -> Demand:
-        return self._pool.total if draft.demand is None else draft.demand
+        return band is Band.RESUMED and self._books.stood_still_s(request, view.now_s) >= RESUME_S
 
     def _peak_fits(self, demand: Demand, draft: _Draft, view: StepView) -> bool:
-        together = self._demand_of_draft(draft) + demand
+        together = draft.demand + demand
         if draft.reserved is not None:
             together += draft.reserved
-        return bool((together.upper(self.calibration.z) <= view.blocks_total - self._unclaimed_blocks).all())
+        return bool((together.upper(self.calibration.z) <= self._books.room_blocks(view)).all())
 
     def _reserve(self, head: WaitingRequest, draft: _Draft, view: StepView) -> None:
-        demand = self._demand(head, head.blocks_at_most, view)
-        room = view.blocks_total - self._unclaimed_blocks
-        index, draft.reserved = reserve(self._demand_of_draft(draft), demand, self.calibration.z, room)
+        demand = self._books.demand(head, head.blocks_at_most, view)
+        room = self._books.room_blocks(view)
+        index, draft.reserved = reserve(draft.demand, demand, self.calibration.z, room)
         draft.head_start_steps = float(HORIZONS[index])
 
     def _plan(self, draft: _Draft, view: StepView) -> Plan:
-        upper = self._demand_of_draft(draft).upper(self.calibration.z) + self._unclaimed_blocks
+        peak = math.ceil(self._books.peak_blocks(draft.demand))
         now = view.used_blocks + view.growth_blocks + draft.taken_blocks
         head_start_s = None
         if draft.head_start_steps is not None and view.step_s:
@@ -364,20 +240,13 @@ class ProximaPolicy:
             yields=tuple((request_id, YieldMode.RECOMPUTE) for request_id in draft.yields),
             backfilled=draft.backfilled,
             head_start_s=head_start_s,
-            peak_blocks=max(now, min(view.blocks_total, math.ceil(upper.max()))),
+            peak_blocks=max(now, min(view.blocks_total, peak)),
         )
 
     def _yield(self, view: StepView) -> Plan:
-        self._last = None
-        chosen = victims(self._candidates(view.running), view.missing_blocks)
+        chosen = victims(self._books.candidates(view.running), view.missing_blocks)
         return Plan(
             order=(),
             yields=tuple((victim.request_id, YieldMode.RECOMPUTE) for victim in chosen),
             peak_blocks=view.used_blocks,
         )
-
-    def _candidates(self, running: Iterable[RunningRequest]) -> Iterable[Candidate]:
-        for request in running:
-            runner = self._runners.get(request.request_id)
-            served = request.output_tokens - (runner.request.output_tokens if runner else 0)
-            yield Candidate(request, runner is None or runner.is_late, served)

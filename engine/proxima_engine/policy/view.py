@@ -91,6 +91,10 @@ class Changes:
     stopped: Sequence[str] = ()
     """They run no more: ended, aborted or yielded."""
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.restart or self.arrived or self.left or self.started or self.stopped)
+
 
 @dataclass(frozen=True)
 class StepView:

@@ -1,0 +1,183 @@
+"""What the policy remembers from step to step: who waits and runs, what those who run will need, and how far that is
+to be believed.
+
+Kept by the changes that each view names; a view that says `restart` makes it forget all but what it has learned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxima_engine.policy.calibration import Calibration
+from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, demand_of_newcomer
+from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
+from proxima_engine.policy.protocol import FinishedRequest
+from proxima_engine.policy.urgency import UrgencyQueue
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
+from proxima_engine.policy.yielding import Candidate
+
+TRIAL_STEPS = (32, 256)
+"""Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """What is known of one who runs, beside what the view says."""
+
+    request: WaitingRequest
+    """As it waited, at the time it started."""
+    shared_blocks: int
+    is_late: bool
+
+
+class Books:
+    def __init__(self, max_wait_s: float) -> None:
+        self.queue = UrgencyQueue(max_wait_s)
+        self.not_ready: dict[str, WaitingRequest] = {}
+        """They wait for something other than blocks."""
+        self.calibration = Calibration()
+        self._forecast = LengthForecast()
+        self._pool = PoolForecast()
+        self._runners: dict[str, _Runner] = {}
+        self._stood_still_since: dict[str, float] = {}
+        self._unclaimed_blocks = 0
+        """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
+
+    @property
+    def running(self) -> int:
+        return len(self._runners)
+
+    @property
+    def running_demand(self) -> Demand:
+        return self._pool.total
+
+    def peak_blocks(self, demand: Demand) -> float:
+        """Highest number of blocks in use with that demand, at the confidence of now."""
+        return float(demand.upper(self.calibration.z).max()) + self._unclaimed_blocks
+
+    def room_blocks(self, view: StepView) -> int:
+        """Blocks that demand may come to."""
+        return view.blocks_total - self._unclaimed_blocks
+
+    def stood_still_s(self, request: WaitingRequest, now_s: float) -> float:
+        """How long ago it yielded; 0 for one that did not."""
+        return now_s - self._stood_still_since.get(request.request_id, now_s)
+
+    def learn(self, request: FinishedRequest) -> None:
+        group = group_of(request.prompt_tokens, request.cap_tokens)
+        self._forecast.learn(group, request.output_tokens, request.cap_tokens)
+
+    def demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
+        """Of one who waits, if it starts now with so many blocks of its own."""
+        tokens = request.prompt_tokens + request.output_tokens
+        curve = self._curve(request)
+        if not request.output_tokens:
+            return demand_of_newcomer(blocks, tokens, request.cap_tokens, curve, view.block_size)
+        holding = Holding(blocks, tokens, request.output_tokens, request.cap_tokens, curve)
+        return demand_of([holding], view.block_size)[0]
+
+    def candidates(self, running: Iterable[RunningRequest]) -> Iterator[Candidate]:
+        """Those who run, with what they would lose by yielding."""
+        for request in running:
+            runner = self._runners.get(request.request_id)
+            served = request.output_tokens - (runner.request.output_tokens if runner else 0)
+            yield Candidate(request, runner is None or runner.is_late, served)
+
+    def take_in(self, view: StepView, planned: Mapping[str, Demand]) -> None:
+        """What has happened since the last plan. ``planned``: demand of those whom that plan started."""
+        changes = view.changes
+        if changes.restart:
+            self._forget()
+        yielded = self._leave(changes)
+        for started in changes.started:
+            self._start(started, planned, view)
+        for request in changes.arrived:
+            self._enqueue(request, view)
+        if not self._runners:
+            self._unclaimed_blocks = 0
+        self.calibration.step(self._runners.keys(), yielded)
+
+    def refresh(self, view: StepView) -> None:
+        """Make curves and demand anew, by how far those who run have come."""
+        running = [request for request in view.running if request.request_id in self._runners]
+        self._forecast.look(np.array([request.output_tokens for request in running], dtype=np.int64))
+        demands = demand_of([self._holding(request, view) for request in running], view.block_size)
+        by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
+        self._pool.refresh(by_id)
+        own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
+        self._unclaimed_blocks = max(0, view.used_blocks - own_now)
+        if self.calibration.is_idle:
+            self._begin_trial(by_id)
+
+    def _forget(self) -> None:
+        self.queue.clear()
+        self.not_ready.clear()
+        self._runners.clear()
+        self._stood_still_since.clear()
+        self._pool.refresh({})
+
+    def _leave(self, changes: Changes) -> set[str]:
+        for request_id in changes.left:
+            self.queue.remove(request_id)
+            self.not_ready.pop(request_id, None)
+            self._stood_still_since.pop(request_id, None)
+        for request_id in changes.stopped:
+            self._runners.pop(request_id, None)
+            self._pool.remove(request_id)
+        stopped = set(changes.stopped)
+        return {request.request_id for request in changes.arrived if request.request_id in stopped}
+
+    def _start(self, started: StartedRequest, planned: Mapping[str, Demand], view: StepView) -> None:
+        request = started.request
+        # It was asked to yield before, or its first token cannot come before this step's end.
+        is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
+        self._runners[request.request_id] = _Runner(request, started.shared_blocks, is_late)
+        demand = planned.get(request.request_id)
+        if demand is None or started.shared_blocks:
+            own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)
+            demand = self.demand(request, own_blocks, view)
+        self._pool.add(request.request_id, demand)
+
+    @staticmethod
+    def _own_blocks(request: WaitingRequest, view: StepView) -> int:
+        return math.ceil((request.prompt_tokens + request.output_tokens) / view.block_size)
+
+    def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
+        self._forecast.see_cap(request.cap_tokens)
+        if request.not_ready is not None:
+            self.queue.remove(request.request_id)
+            self.not_ready[request.request_id] = request
+            return
+        self.not_ready.pop(request.request_id, None)
+        answer_tokens = self._curve(request).expected_tokens(request.cap_tokens)
+        block_steps = (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
+        self.queue.add(request, block_steps, view.now_s)
+        if request.output_tokens:
+            self._stood_still_since.setdefault(request.request_id, view.now_s)
+
+    def _curve(self, request: WaitingRequest) -> Curve:
+        return self._forecast.curve(group_of(request.prompt_tokens, request.cap_tokens))
+
+    def _holding(self, request: RunningRequest, view: StepView) -> Holding:
+        runner = self._runners[request.request_id]
+        blocks = max(request.blocks, self._own_blocks(runner.request, view)) - runner.shared_blocks
+        # The token that came last is computed in the coming step, and has no place in a block yet.
+        tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
+        curve = self._curve(runner.request)
+        return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
+
+    def _begin_trial(self, demands: Mapping[str, Demand]) -> None:
+        """For the horizon at which demand is highest: that is the one that decides."""
+        total = self._pool.total
+        nearest, farthest = TRIAL_STEPS
+        uncertain = (nearest <= HORIZONS) & (farthest >= HORIZONS) & (total.variance > 0)
+        if not uncertain.any():
+            return
+        upper = total.upper(self.calibration.z)
+        index = int(np.where(uncertain, upper, -1.0).argmax())
+        then = {request_id: float(demand.most[index]) for request_id, demand in demands.items()}
+        self.calibration.begin(float(HORIZONS[index]), float(upper[index]), then)
