@@ -26,6 +26,7 @@ from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest, LearnsFromFinished, Policy
 from proxima_engine.scheduling.guard import PolicyGuard
+from proxima_engine.scheduling.hints import hints_of
 from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
@@ -137,6 +138,7 @@ class ProximaScheduler(Scheduler):
                     prompt_tokens=request.num_prompt_tokens,
                     output_tokens=request.num_output_tokens,
                     cap_tokens=cap_tokens(request, self.max_model_len),
+                    request_class=hints_of(request).request_class,
                 )
             )
         return super()._free_request(request, delay_free_blocks)

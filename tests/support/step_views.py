@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.plan import Reason
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
 
@@ -23,9 +25,12 @@ def waiting(
     cap: int = 100,
     ttft_s: float = TTFT_S,
     priority: int = 0,
+    request_class: RequestClass = RequestClass.DEFAULT,
+    total_s: float = math.inf,
 ) -> WaitingRequest:
     prompt = BLOCK_SIZE * blocks - output
-    return WaitingRequest(name, (priority, arrival_s, name), blocks, prompt, output, cap, ttft_s, not_ready)
+    key = (priority, arrival_s, name)
+    return WaitingRequest(name, key, blocks, prompt, output, cap, ttft_s, not_ready, request_class, total_s)
 
 
 def running(
@@ -42,11 +47,24 @@ def running(
     return RunningRequest(name, (0, arrival_s, name), blocks, growth, started_s, prompt, output, cap)
 
 
-def started(request: RunningRequest, *, shared: int = 0, ttft_s: float = TTFT_S) -> StartedRequest:
+def started(
+    request: RunningRequest,
+    *,
+    shared: int = 0,
+    ttft_s: float = TTFT_S,
+    request_class: RequestClass = RequestClass.DEFAULT,
+) -> StartedRequest:
     """How a request that runs is told to a policy that has not seen it start: as it waited, without any output."""
     blocks = -(-request.prompt_tokens // BLOCK_SIZE)
     as_it_waited = WaitingRequest(
-        request.request_id, request.key, blocks, request.prompt_tokens, 0, request.cap_tokens, ttft_s
+        request_id=request.request_id,
+        key=request.key,
+        blocks_at_most=blocks,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=0,
+        cap_tokens=request.cap_tokens,
+        ttft_s=ttft_s,
+        request_class=request_class,
     )
     return StartedRequest(as_it_waited, shared)
 

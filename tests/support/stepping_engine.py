@@ -122,13 +122,17 @@ class SteppingEngine:
         *,
         priority: int = 0,
         answer_tokens: int | None = None,
+        hints: dict[str, Any] | None = None,
     ) -> Request:
-        """``answer_tokens``: where the model stops by itself; without it the answer goes on to ``max_tokens``."""
+        """``answer_tokens``: where the model stops by itself; without it the answer goes on to ``max_tokens``.
+        ``hints``: what the door says about it (`proxima_config.hints`)."""
         tokens = [len(self._prompts) + 1] * prompt if isinstance(prompt, int) else prompt
         request = Request(
             request_id=request_id,
             prompt_token_ids=list(tokens),
-            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True, stop_token_ids=[STOP]),
+            sampling_params=SamplingParams(
+                max_tokens=max_tokens, ignore_eos=True, stop_token_ids=[STOP], extra_args=hints
+            ),
             pooling_params=None,
             arrival_time=self.now_s + 1e-6 * len(self._prompts),
             priority=priority,

@@ -17,6 +17,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 import proxima_engine.policy
 import proxima_engine.scheduler
 import proxima_engine.scheduling
+import proxima_engine.scheduling.hints
 from proxima_config.forced_length import FIELD, PROCESSOR
 from proxima_engine.forced_length import ForcedLength
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
@@ -139,20 +140,23 @@ def test_the_policy_has_no_field_that_could_carry_it():
         "now_s", "step_s", "free_blocks", "used_blocks", "blocks_total", "block_size", "slots", "list_running",
         "list_waiting", "in_flight", "exact_blocks", "changes", "denied", "restart", "arrived", "left", "started",
         "stopped", "request", "shared_blocks", "request_id", "key", "blocks", "growth_blocks", "started_s",
-        "blocks_at_most", "not_ready", "prompt_tokens", "output_tokens", "cap_tokens", "ttft_s",
+        "blocks_at_most", "not_ready", "prompt_tokens", "output_tokens", "cap_tokens", "ttft_s", "request_class",
+        "total_s",
     }  # fmt: skip
 
 
 def test_no_source_of_the_scheduler_reaches_for_it():
-    """Request parameters are out of bounds as a whole, except that a view builder of hints may come to name its own."""
+    """Request parameters are out of bounds as a whole, but for the module that reads what the door says."""
     folders = [Path(next(iter(package.__path__))) for package in (proxima_engine.policy, proxima_engine.scheduling)]
     files = [
         Path(inspect.getfile(proxima_engine.scheduler)),
         *(file for each in folders for file in each.rglob("*.py")),
     ]
     assert len(files) > 5
-    forbidden = {"sampling_params", "extra_args", "forced_length", "proxima_engine.forced_length", FIELD}
     for file in files:
+        forbidden = {"forced_length", "proxima_engine.forced_length", FIELD}
+        if file != Path(inspect.getfile(proxima_engine.scheduling.hints)):
+            forbidden |= {"sampling_params", "extra_args"}
         names = set()
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names |= {getattr(node, key, None) for key in ("id", "attr", "name", "arg", "module")}

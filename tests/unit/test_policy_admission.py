@@ -8,6 +8,7 @@ import pytest
 from simulated_pool import MAX_WAIT_S, knowing
 from step_views import STEP_S, next_step, running, started, view, waiting
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.admission import (
     BACKFILLS_PER_STEP,
     EXACT_LOOKUPS_PER_STEP,
@@ -248,3 +249,49 @@ class TestOthersWhoWait:
         policy.plan(seen)
         plan = policy.plan(next_step(seen, changes=Changes(left=["json", "a"])))
         assert (plan.order, dict(plan.held)) == ((), {})
+
+
+class TestClassLong:
+    """Prompts of 40 blocks in a pool of 100: together they may start with 50."""
+
+    queue = tuple(waiting(name, 0, 40, cap=10, request_class=RequestClass.LONG) for name in ("long-1", "long-2"))
+    short = waiting("short", 1, 10, cap=10)
+
+    def test_leaves_room_to_others_who_wait(self, policy: ProximaPolicy) -> None:
+        plan = policy.plan(view(*self.queue, self.short, free=100))
+        assert set(plan.order) == {"long-1", "short"}
+        assert plan.held == {"long-2": Reason.CLASS_LIMIT}
+
+    def test_takes_all_the_room_where_nobody_else_waits(self, policy: ProximaPolicy) -> None:
+        assert policy.plan(view(*self.queue, free=100)).order == ("long-1", "long-2")
+
+    def test_counts_those_who_run_until_they_end(self, policy: ProximaPolicy) -> None:
+        runs, waits = running("runs", 0, 40, cap=10), self.queue[0]
+        big = waiting("big", 1, 70, cap=10)
+        begun = Changes(restart=True, arrived=[waits, big], started=[started(runs, request_class=RequestClass.LONG)])
+        seen = view(waits, big, free=60, busy=(runs,), changes=begun)
+        assert policy.plan(seen).held == {waits.request_id: Reason.CLASS_LIMIT, "big": Reason.BLOCKS}
+        ended = {"free_blocks": 65, "used_blocks": 35, "list_running": tuple}
+        assert policy.plan(next_step(seen, **ended, changes=Changes(stopped=["runs"]))).order == (waits.request_id,)
+
+    def test_one_that_is_larger_than_its_share_starts_when_no_other_runs(self, policy: ProximaPolicy) -> None:
+        giant = waiting("giant", 0, 80, cap=10, request_class=RequestClass.LONG)
+        assert set(policy.plan(view(giant, self.short, free=100)).order) == {"giant", "short"}
+
+    def test_one_that_is_overdue_knows_no_share(self, policy: ProximaPolicy) -> None:
+        plan = policy.plan(view(*self.queue, self.short, free=100, now_s=MAX_WAIT_S))
+        assert {"long-1", "long-2"} <= set(plan.order)
+
+    def test_one_that_is_held_does_not_hold_others(self, policy: ProximaPolicy) -> None:
+        others = [waiting(f"other-{number}", 1, 5, cap=10) for number in range(9)]
+        plan = policy.plan(view(*self.queue, *others, free=100, now_s=ALL_LATE_S))
+        assert len(plan.order) == 10
+
+
+def test_one_that_cannot_end_in_time_lets_pass_those_that_can(policy: ProximaPolicy) -> None:
+    """An answer of 100 tokens takes five seconds."""
+    cannot = waiting("cannot", 0, 30, cap=100, total_s=4.0)
+    can = waiting("can", 0, 40, cap=100, total_s=6.0)
+    assert policy.plan(view(cannot, can, free=100)).order == ("can", "cannot")
+    soon = replace(cannot, total_s=6.0)
+    assert knowing(3000).plan(view(soon, can, free=100)).order == ("cannot", "can")

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_views import TTFT_S, waiting
 
-from proxima_engine.policy.urgency import Band, UrgencyQueue
+from proxima_config.hints import RequestClass
+from proxima_engine.policy.urgency import CLASS_LEVEL, Band, UrgencyQueue
+from proxima_engine.policy.view import WaitingRequest
 
 MAX_WAIT_S = 10.0
 A_MOMENT = 1e-6
@@ -88,6 +90,47 @@ def test_priorities_go_strictly_first(queue: UrgencyQueue) -> None:
     queue.add(waiting("dear-0", 99.5, 1), 99.0, now_s)
     queue.add(waiting("late-minus-1", 95, 1, priority=-1), 99.0, now_s)
     assert names(queue) == ["late-minus-1", "dear-0", "late-0", "resumed-1", "overdue-1"]
+
+
+class TestClasses:
+    def test_go_one_after_the_other_and_in_each_those_on_time_first(self, queue: UrgencyQueue) -> None:
+        now_s = 100.0
+        for request_class in reversed(RequestClass):
+            queue.add(waiting(f"{request_class}-late", 95, 1, request_class=request_class), 1.0, now_s)
+            queue.add(waiting(f"{request_class}-on-time", 99, 1, request_class=request_class), 1.0, now_s)
+        assert names(queue) == [
+            "priority-on-time", "priority-late", "default-on-time", "long-on-time", "default-late", "long-late",
+            "flex-on-time", "flex-late",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("request_class", RequestClass)
+    def test_none_waits_longer_than_the_bound_for_another(
+        self, queue: UrgencyQueue, request_class: RequestClass
+    ) -> None:
+        queue.add(waiting("old", 0, 1, request_class=request_class), 1.0, 0.0)
+        queue.add(waiting("new", MAX_WAIT_S, 1, request_class=RequestClass.PRIORITY), 1.0, MAX_WAIT_S)
+        queue.advance(MAX_WAIT_S)
+        assert names(queue) == ["old", "new"]
+
+    def test_do_not_invert_priorities(self, queue: UrgencyQueue) -> None:
+        queue.add(waiting("b", 0, 1, priority=1, request_class=RequestClass.PRIORITY), 1.0, 0.0)
+        queue.add(waiting("a", 0, 1, priority=0, request_class=RequestClass.FLEX), 1.0, 0.0)
+        assert names(queue) == ["a", "b"]
+
+    def test_long_ones_are_told_apart(self, queue: UrgencyQueue) -> None:
+        queue.add(waiting("long", 0, 1, request_class=RequestClass.LONG), 1.0, 0.0)
+        assert queue.others_than_long == 0
+        queue.add(waiting("other", 0, 1), 1.0, 0.0)
+        assert queue.others_than_long == 1
+        queue.remove("long")
+        assert queue.others_than_long == 1
+
+
+def test_one_whose_last_token_cannot_come_in_time_any_more_is_late(queue: UrgencyQueue) -> None:
+    queue.add(waiting("a", 0, 1), 1.0, 0.0, start_by_s=0.5)
+    assert not queue.advance(0.5)
+    assert queue.advance(0.5 + A_MOMENT)
+    assert band_of(queue, "a") is Band.LATE
 
 
 class TestTime:
@@ -177,6 +220,11 @@ def test_clearing_leaves_nobody(queue: UrgencyQueue) -> None:
     assert (len(queue), names(queue), queue.advance(99.0)) == (0, [], False)
 
 
+def section_of(band: Band, request: WaitingRequest) -> tuple[int, int, Band]:
+    level = CLASS_LEVEL[request.request_class] if band in (Band.ON_TIME, Band.LATE) else -1
+    return request.priority, level, band
+
+
 happenings = st.lists(
     st.one_of(
         st.tuples(
@@ -186,6 +234,7 @@ happenings = st.lists(
             st.floats(0, 100),
             st.sampled_from([0, 0, 0, 4]),
             st.sampled_from([-1, 0, 0, 3]),
+            st.sampled_from(RequestClass),
         ),
         st.tuples(st.just("remove"), st.sampled_from("abcdefgh")),
         st.tuples(st.just("pass"), st.floats(0, 6)),
@@ -201,8 +250,9 @@ def test_everybody_who_waits_is_named_once_and_in_order_whatever_happens(happeni
     queue, waits, now_s = UrgencyQueue(MAX_WAIT_S), {}, 20.0
     for what, *values in happenings:
         if what == "add":
-            name, ago_s, cost, output, priority = values
-            waits[name] = waiting(name, now_s - ago_s, 1, output=output, priority=priority)
+            name, ago_s, cost, output, priority, request_class = values
+            arrival_s = now_s - ago_s
+            waits[name] = waiting(name, arrival_s, 1, output=output, priority=priority, request_class=request_class)
             queue.add(waits[name], cost, now_s)
         elif what == "remove":
             waits.pop(values[0], None)
@@ -218,10 +268,12 @@ def test_everybody_who_waits_is_named_once_and_in_order_whatever_happens(happeni
         assert len(queue) == len(waits)
         assert all((name in queue) == (name in waits) for name in "abcdefgh")
         assert all(request is waits[request.request_id] for _, request in listed)
-        places = [(request.priority, band) for band, request in listed]
-        assert places == sorted(places)
-        late = [(request.priority, request.arrival_s) for band, request in listed if band is Band.LATE]
+        sections = [section_of(band, request) for band, request in listed]
+        assert sections == sorted(sections)
+        late = [(*section_of(band, request), request.arrival_s) for band, request in listed if band is Band.LATE]
         assert late == sorted(late)
+        long = sum(request.request_class is RequestClass.LONG for _, request in listed)
+        assert queue.others_than_long == len(listed) - long
         assert all(
             now_s - request.arrival_s <= MAX_WAIT_S + A_MOMENT
             for band, request in listed

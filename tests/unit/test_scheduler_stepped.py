@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping_engine import STEP_S, SteppingEngine, engine_config
 
+from proxima_config import hints
+from proxima_config.hints import RequestClass
 from proxima_engine.gang import GangAsyncScheduler, GangScheduler
 from proxima_engine.launch import SCHEDULER_FACTORIES
 from proxima_engine.policy.admission import ProximaPolicy
@@ -114,6 +116,69 @@ def test_priorities_are_kept_under_priority_scheduling(start: Start) -> None:
     finish(engine)
 
 
+class TestHints:
+    """One runs for 40 tokens in nine of 14 blocks; of those who wait only one can start beside it."""
+
+    @pytest.fixture
+    def engine(self, start: Start) -> SteppingEngine:
+        engine = start(blocks=14)
+        engine.add("running", 32 * 9, 40)
+        engine.step()
+        return engine
+
+    def test_a_class_that_is_more_urgent_goes_first(self, engine: SteppingEngine) -> None:
+        for request_class in ("flex", "default", "priority"):
+            engine.add(request_class, 32 * 2, 4, hints={hints.CLASS: request_class})
+        engine.step()
+        waits = engine.scheduler._report.snapshot().waiting
+        assert engine.start_order == ["running", "priority"]
+        assert {name: count for counts in waits.values() for name, count in counts.items()} == {"default": 1, "flex": 1}
+        finish(engine)
+        assert engine.start_order[2:] == ["default", "flex"]
+
+    def test_a_target_of_its_own_takes_the_place_of_the_setting(self, engine: SteppingEngine) -> None:
+        """Both wait for a second: the one that would be cheaper has missed its target."""
+        engine.add("cheap", 32, 4, hints={hints.TTFT_BUDGET_S: 0.5})
+        engine.add("dear", 32 * 2, 4, hints={hints.TTFT_BUDGET_S: 60})
+        engine.now_s += 1
+        engine.step()
+        assert engine.start_order[1] == "dear"
+        finish(engine)
+
+    @pytest.mark.parametrize(
+        "senseless",
+        [
+            {},
+            {"another": 1},
+            {hints.CLASS: "no such class"},
+            {hints.CLASS: ["priority"]},
+            {hints.TTFT_BUDGET_S: -1, hints.DEADLINE_S: "soon"},
+            {hints.TTFT_BUDGET_S: float("nan"), hints.DEADLINE_S: float("inf")},
+        ],
+    )
+    def test_senseless_ones_count_as_absent(self, engine: SteppingEngine, senseless: dict[str, Any]) -> None:
+        engine.add("cheap", 32, 4, hints=senseless)
+        engine.add("dear", 32 * 2, 4)
+        engine.step()
+        assert engine.start_order[1] == "cheap"
+        assert engine.scheduler.proxima_guard.failures_total == 0
+        finish(engine)
+
+    def test_estimates_count_those_who_go_first(self, engine: SteppingEngine) -> None:
+        for name in ("a", "b", "c"):
+            engine.add(name, 32 * 10, 4)
+        engine.drain()
+        engine.add("runs", 32 * 9, 40)
+        engine.step()
+        for name in ("d", "e"):
+            engine.add(name, 32 * 10, 4, hints={hints.CLASS: "flex"})
+        engine.step()
+        estimates = engine.scheduler._report.snapshot().estimated_start_s
+        assert estimates["priority"] == estimates["default"] == estimates["long"] == 0
+        assert estimates["flex"] > 0
+        finish(engine)
+
+
 def test_shared_prefixes_count_once(start: Start) -> None:
     """Two prompts share 20 of 21 blocks: together they need 23, and fit into 25 although 2 x 22 would not."""
     engine = start(blocks=25)
@@ -205,6 +270,7 @@ def test_a_wrong_plan_cannot_stop_those_behind_it(start: Start) -> None:
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(1, 700), st.integers(1, 60)),
+        st.tuples(st.sampled_from(RequestClass), st.integers(1, 700), st.integers(1, 60)),
         st.tuples(st.just("abort"), st.integers(0, 40), st.just(0)),
         st.tuples(st.just("step"), st.integers(1, 12), st.just(0)),
     ),
@@ -224,9 +290,9 @@ def test_whatever_happens_texts_are_right_and_no_block_is_lost(
     engine.scheduler.proxima_policy = FailingPolicy(failing.__contains__)
     names: list[str] = []
     for action, number, tokens in actions:
-        if action == "add":
+        if action == "add" or isinstance(action, RequestClass):
             names.append(f"r{len(names)}")
-            engine.add(names[-1], number, tokens)
+            engine.add(names[-1], number, tokens, hints=None if action == "add" else {hints.CLASS: action})
         elif action == "abort" and number < len(names):
             engine.abort(names[number])
         elif action == "step":

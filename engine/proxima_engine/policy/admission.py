@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, reserve
@@ -27,6 +28,8 @@ EXACT_LOOKUPS_PER_STEP = 8
 """How many prefix lookups a plan may spend. The requests that need one are those at the front that do not fit."""
 BACKFILLS_PER_STEP = 8
 """How many requests behind one that is held are looked at in a step."""
+LONG_SHARE = 0.5
+"""Part of the pool that requests of class long may start with, all together, while others wait."""
 REFRESH_STEPS = 16
 """Steps after which curves and demand are made anew."""
 RESUME_S = 5.0
@@ -36,6 +39,9 @@ RESUME_S = 5.0
 @dataclass(slots=True)
 class _Draft:
     """A plan in the making."""
+
+    long_blocks: int
+    """Of those of class long who run or were started in this draft."""
 
     free_blocks: int
     slots: int
@@ -113,7 +119,7 @@ class ProximaPolicy:
     def _decide(self, view: StepView) -> Plan:
         books = self._books
         free_blocks = max(0, view.free_blocks - view.growth_blocks)
-        draft = _Draft(free_blocks, view.slots, books.running, books.running_demand)
+        draft = _Draft(books.long_blocks, free_blocks, view.slots, books.running, books.running_demand)
         self._show_not_ready(draft)
         for band, request in books.queue.in_order():
             stop = self._closed(band, draft)
@@ -121,6 +127,10 @@ class ProximaPolicy:
                 draft.held[request.request_id] = stop
                 break
             draft.looked_past_head += draft.reserved is not None
+            if band > Band.OVERDUE and self._class_is_full(request, draft, view):
+                # Its class is in its way and nobody else, so it takes no reservation that would hold others back.
+                draft.held[request.request_id] = Reason.CLASS_LIMIT
+                continue
             reason = Reason.BLOCKS if request.request_id == view.denied else self._consider(band, request, draft, view)
             if reason is not None:
                 draft.held[request.request_id] = reason
@@ -135,6 +145,12 @@ class ProximaPolicy:
         if band > draft.last_band or draft.looked_past_head == BACKFILLS_PER_STEP:
             return Reason.BEHIND_HEAD
         return None
+
+    def _class_is_full(self, request: WaitingRequest, draft: _Draft, view: StepView) -> bool:
+        if request.request_class is not RequestClass.LONG or not draft.long_blocks:
+            return False
+        blocks = draft.long_blocks + self._books.own_blocks(request, view)
+        return blocks > LONG_SHARE * view.blocks_total and self._books.queue.others_than_long > 0
 
     def _hold(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> None:
         """What it means for the others that this one does not start."""
@@ -179,6 +195,8 @@ class ProximaPolicy:
         draft.slots -= 1
         draft.running += 1
         draft.demand += demand
+        if request.request_class is RequestClass.LONG:
+            draft.long_blocks += self._books.own_blocks(request, view)
         self._planned[request.request_id] = demand
         draft.backfilled += draft.reserved is not None
         return None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, demand_of_newcomer
 from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
@@ -43,6 +44,7 @@ class Books:
         self._forecast = LengthForecast()
         self._pool = PoolForecast()
         self._runners: dict[str, _Runner] = {}
+        self._long_blocks: dict[str, int] = {}
         self._stood_still_since: dict[str, float] = {}
         self._unclaimed_blocks = 0
         """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
@@ -63,12 +65,17 @@ class Books:
         """Blocks that demand may come to."""
         return view.blocks_total - self._unclaimed_blocks
 
+    @property
+    def long_blocks(self) -> int:
+        """Blocks that those of class long who run have started with."""
+        return sum(self._long_blocks.values())
+
     def stood_still_s(self, request: WaitingRequest, now_s: float) -> float:
         """How long ago it yielded; 0 for one that did not."""
         return now_s - self._stood_still_since.get(request.request_id, now_s)
 
     def learn(self, request: FinishedRequest) -> None:
-        group = group_of(request.prompt_tokens, request.cap_tokens)
+        group = group_of(request.prompt_tokens, request.cap_tokens, request.request_class)
         self._forecast.learn(group, request.output_tokens, request.cap_tokens)
 
     def demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
@@ -117,6 +124,7 @@ class Books:
         self.queue.clear()
         self.not_ready.clear()
         self._runners.clear()
+        self._long_blocks.clear()
         self._stood_still_since.clear()
         self._pool.refresh({})
 
@@ -127,6 +135,7 @@ class Books:
             self._stood_still_since.pop(request_id, None)
         for request_id in changes.stopped:
             self._runners.pop(request_id, None)
+            self._long_blocks.pop(request_id, None)
             self._pool.remove(request_id)
         stopped = set(changes.stopped)
         return {request.request_id for request in changes.arrived if request.request_id in stopped}
@@ -136,14 +145,17 @@ class Books:
         # It was asked to yield before, or its first token cannot come before this step's end.
         is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
         self._runners[request.request_id] = _Runner(request, started.shared_blocks, is_late)
+        if request.request_class is RequestClass.LONG:
+            self._long_blocks[request.request_id] = self.own_blocks(request, view)
         demand = planned.get(request.request_id)
         if demand is None or started.shared_blocks:
-            own_blocks = max(0, self._own_blocks(request, view) - started.shared_blocks)
+            own_blocks = max(0, self.own_blocks(request, view) - started.shared_blocks)
             demand = self.demand(request, own_blocks, view)
         self._pool.add(request.request_id, demand)
 
     @staticmethod
-    def _own_blocks(request: WaitingRequest, view: StepView) -> int:
+    def own_blocks(request: WaitingRequest, view: StepView) -> int:
+        """Blocks that hold all of it as it waits."""
         return math.ceil((request.prompt_tokens + request.output_tokens) / view.block_size)
 
     def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
@@ -155,16 +167,18 @@ class Books:
         self.not_ready.pop(request.request_id, None)
         answer_tokens = self._curve(request).expected_tokens(request.cap_tokens)
         block_steps = (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
-        self.queue.add(request, block_steps, view.now_s)
+        start_by_s = request.arrival_s + request.total_s - answer_tokens * view.step_s
+        self.queue.add(request, block_steps, view.now_s, start_by_s)
         if request.output_tokens:
             self._stood_still_since.setdefault(request.request_id, view.now_s)
 
     def _curve(self, request: WaitingRequest) -> Curve:
-        return self._forecast.curve(group_of(request.prompt_tokens, request.cap_tokens))
+        group = group_of(request.prompt_tokens, request.cap_tokens, request.request_class)
+        return self._forecast.curve(group)
 
     def _holding(self, request: RunningRequest, view: StepView) -> Holding:
         runner = self._runners[request.request_id]
-        blocks = max(request.blocks, self._own_blocks(runner.request, view)) - runner.shared_blocks
+        blocks = max(request.blocks, self.own_blocks(runner.request, view)) - runner.shared_blocks
         # The token that came last is computed in the coming step, and has no place in a block yet.
         tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
         curve = self._curve(runner.request)

@@ -5,10 +5,10 @@ life-table estimate; Kaplan and Meier 1958 for lengths in bins). That way answer
 that still run, count for what they show: that they were *at least* so long. Without those, a server that has just
 started would believe that all answers are short, because the short ones finish first.
 
-Lengths depend on what is asked, so there is a curve for each *group* of prompt length and declared cap, both by
-powers of two. A group leans on the curve of all requests until it has data of its own (shrinkage of each hazard
-with a fixed weight), and that one leans on a prior, log-uniform up to the longest cap seen: every order of magnitude is
-as likely as the next. Old answers are forgotten exponentially, so that the curves follow a drift.
+Lengths depend on what is asked, so there is a curve for each *group* of class, prompt length and declared cap, the
+latter two by powers of two. A group leans on the curve of all requests until it has data of its own (shrinkage of each
+hazard with a fixed weight), and that one leans on a prior, log-uniform up to the longest cap seen: every order of
+magnitude is as likely as the next. Old answers are forgotten exponentially, so that the curves follow a drift.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from proxima_config.hints import RequestClass
 
 Floats = NDArray[np.float64]
 
@@ -46,13 +48,14 @@ _BINS = len(EDGES) - 1
 class Group(NamedTuple):
     """Requests whose answers are taken to be alike."""
 
+    request_class: RequestClass
     prompt_band: int
     cap_band: int
 
 
-def group_of(prompt_tokens: int, cap_tokens: int) -> Group:
+def group_of(prompt_tokens: int, cap_tokens: int, request_class: RequestClass = RequestClass.DEFAULT) -> Group:
     """Bands are powers of two."""
-    return Group(prompt_tokens.bit_length(), cap_tokens.bit_length())
+    return Group(request_class, prompt_tokens.bit_length(), cap_tokens.bit_length())
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.view import StepView
 
@@ -18,6 +19,7 @@ class FinishedRequest:
     output_tokens: int
     cap_tokens: int
     """Its declared cap: with ``output_tokens`` at the cap, the answer was cut and would have been longer."""
+    request_class: RequestClass = RequestClass.DEFAULT
 
 
 class Policy(Protocol):

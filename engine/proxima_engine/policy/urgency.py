@@ -1,6 +1,6 @@
 """Who goes first: the order in which waiting requests are considered.
 
-Within a priority level there are four bands, one after the other:
+Within a priority level of vLLM's there are four bands:
 
 * *resumed*: it has given up its blocks in the middle of its answer; its client looks at a stream that stands still.
 * *overdue*: it has waited for the age bound. Nobody in a later band starts before it any more.
@@ -8,6 +8,9 @@ Within a priority level there are four bands, one after the other:
   the most of them do (Moore 1968 drops the longest; so does this order, by letting time run out on them).
 * *late*: it has missed its target, and one second more changes little. Postponed, not abandoned: it goes in order of
   arrival when nobody on time wants the blocks, and becomes overdue in the end.
+
+First go all who are resumed, then all who are overdue, whatever their class: that is what bounds the wait of the least
+urgent one. Then come the classes one after the other, in each those on time before the late.
 
 What a request costs is the space in the pool that it is expected to take, times how long.
 """
@@ -20,8 +23,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import chain, count
+from itertools import count
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.view import WaitingRequest
 
 
@@ -32,6 +36,17 @@ class Band(IntEnum):
     LATE = 3
 
 
+CLASS_LEVEL = {
+    RequestClass.PRIORITY: 0,
+    RequestClass.DEFAULT: 1,
+    RequestClass.LONG: 1,
+    RequestClass.FLEX: 2,
+}
+"""Smaller goes first."""
+_ABOVE_ALL_CLASSES = -1
+
+Section = tuple[int, int, Band]
+"""(priority, level of the class, band): smaller goes first."""
 Rank = tuple[float, float, str]
 """(cost where it counts, arrival in seconds, request id): smaller goes first."""
 
@@ -39,7 +54,7 @@ Rank = tuple[float, float, str]
 @dataclass(slots=True)
 class _Place:
     request: WaitingRequest
-    band: Band
+    section: Section
     rank: Rank
     ticket: int
     """Tells apart those who come back, or others who come under the same id."""
@@ -51,8 +66,10 @@ class UrgencyQueue:
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
         self._places: dict[str, _Place] = {}
-        self._levels: dict[int, dict[Band, list[Rank]]] = {}
-        """By priority the ranks of each band, sorted."""
+        self._sections: dict[Section, list[Rank]] = {}
+        """The ranks of each, sorted."""
+        self._long = 0
+        """How many of class long wait."""
         self._tickets = count()
         self._turns: list[tuple[float, int, str, Band]] = []
         """When somebody turns to another band: a heap of (time, ticket, request id, the new band)."""
@@ -65,11 +82,18 @@ class UrgencyQueue:
 
     def clear(self) -> None:
         self._places.clear()
-        self._levels.clear()
+        self._sections.clear()
+        self._long = 0
         self._turns.clear()
 
-    def add(self, request: WaitingRequest, cost: float, now_s: float) -> None:
-        """Replaces a request of the same id. ``cost`` in block-steps."""
+    @property
+    def others_than_long(self) -> int:
+        """How many wait who are not of class long."""
+        return len(self._places) - self._long
+
+    def add(self, request: WaitingRequest, cost: float, now_s: float, start_by_s: float = math.inf) -> None:
+        """Replaces a request of the same id. ``cost`` in block-steps; one that starts after ``start_by_s`` is late by
+        its last token."""
         self.remove(request.request_id)
         ticket = next(self._tickets)
         overdue_s = request.arrival_s + self._max_wait_s
@@ -80,20 +104,22 @@ class UrgencyQueue:
             self._insert(request, Band.OVERDUE, 0.0, ticket)
             return
         heapq.heappush(self._turns, (overdue_s, ticket, request.request_id, Band.OVERDUE))
-        if now_s > request.deadline_s:
+        start_by_s = min(start_by_s, request.deadline_s)
+        if now_s > start_by_s:
             self._insert(request, Band.LATE, 0.0, ticket)
             return
         self._insert(request, Band.ON_TIME, cost, ticket)
         # On time is who comes at the target itself, late whoever comes after it.
-        late_s = math.nextafter(request.deadline_s, math.inf)
+        late_s = math.nextafter(start_by_s, math.inf)
         heapq.heappush(self._turns, (late_s, ticket, request.request_id, Band.LATE))
 
     def remove(self, request_id: str) -> None:
         """Nothing happens where it is not there."""
         place = self._places.pop(request_id, None)
         if place is not None:
-            ranks = self._ranks(place.request, place.band)
+            ranks = self._sections[place.section]
             del ranks[bisect_left(ranks, place.rank)]
+            self._long -= place.request.request_class is RequestClass.LONG
 
     def advance(self, now_s: float) -> bool:
         """Move everybody whose time has come to another band; whether anybody moved."""
@@ -101,7 +127,7 @@ class UrgencyQueue:
         while self._turns and self._turns[0][0] <= now_s:
             _, ticket, request_id, band = heapq.heappop(self._turns)
             place = self._places.get(request_id)
-            if place is None or place.ticket != ticket or place.band is Band.OVERDUE:
+            if place is None or place.ticket != ticket or place.section[2] is Band.OVERDUE:
                 continue
             self.remove(request_id)
             self._insert(place.request, band, 0.0, ticket)
@@ -110,15 +136,14 @@ class UrgencyQueue:
 
     def in_order(self) -> Iterator[tuple[Band, WaitingRequest]]:
         """Most urgent first. The queue must not change meanwhile."""
-        for priority in sorted(self._levels):
-            bands = self._levels[priority]
-            for band, rank in chain.from_iterable(((band, rank) for rank in bands[band]) for band in Band):
-                yield band, self._places[rank[2]].request
+        for section in sorted(self._sections):
+            for rank in self._sections[section]:
+                yield section[2], self._places[rank[2]].request
 
     def _insert(self, request: WaitingRequest, band: Band, cost: float, ticket: int) -> None:
         rank = (cost, request.arrival_s, request.request_id)
-        self._places[request.request_id] = _Place(request, band, rank, ticket)
-        insort(self._ranks(request, band), rank)
-
-    def _ranks(self, request: WaitingRequest, band: Band) -> list[Rank]:
-        return self._levels.setdefault(request.priority, {each: [] for each in Band})[band]
+        level = CLASS_LEVEL[request.request_class] if band > Band.OVERDUE else _ABOVE_ALL_CLASSES
+        section = (request.priority, level, band)
+        self._places[request.request_id] = _Place(request, section, rank, ticket)
+        insort(self._sections.setdefault(section, []), rank)
+        self._long += request.request_class is RequestClass.LONG

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.plan import Reason
 
 SortKey = tuple[int, float, str]
@@ -27,6 +29,9 @@ class WaitingRequest:
     """Seconds from arrival to its first token that it is promised."""
     not_ready: Reason | None = None
     """Set when it waits for something other than blocks, which vLLM itself checks at dispatch."""
+    request_class: RequestClass = RequestClass.DEFAULT
+    total_s: float = math.inf
+    """Seconds from arrival to its last token that it is promised."""
 
     @property
     def priority(self) -> int:
@@ -38,6 +43,7 @@ class WaitingRequest:
 
     @property
     def deadline_s(self) -> float:
+        """When its first token has to come."""
         return self.key[1] + self.ttft_s
 
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import ChecksForecasts
+from proxima_engine.policy.urgency import CLASS_LEVEL
 from proxima_engine.scheduling.rates import DecayingRate
 from proxima_engine.telemetry import SchedulerSnapshot, SnapshotPublisher
 
 if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.request import Request
 
     from proxima_engine.scheduler import ProximaScheduler
     from proxima_engine.scheduling.guard import PolicyGuard
     from proxima_engine.scheduling.options import SchedulerOptions
     from proxima_engine.scheduling.view_builder import ViewBuilder
-
-DEFAULT_CLASS = "default"
 
 
 class SchedulerReport:
@@ -97,13 +98,13 @@ class SchedulerReport:
             time_s=time.time(),
             step=self._steps,
             running=running,
-            waiting={reason: {DEFAULT_CLASS: count} for reason, count in self._reasons(waiting).items()},
+            waiting=self._waiting_by_reason(),
             blocks_total=blocks_total,
             blocks_used=blocks_used,
             blocks_peak=max(blocks_used, self._plan.peak_blocks) if running or waiting else 0,
             output_tokens_per_s=self._tokens.per_s() if running else 0.0,
             finished_per_s=self._finished.per_s(),
-            estimated_start_s=self._estimated_start_s(waiting),
+            estimated_start_s=self._estimated_start_s(),
             backfills_total=self._backfills,
             yields_total=dict(self._yields),
             preemptions_total=self._preemptions,
@@ -115,20 +116,30 @@ class SchedulerReport:
             policy_last_error=guard.last_error,
         )
 
-    def _reasons(self, waiting: int) -> Counter[str]:
-        """Waiting requests by reason. Those that arrived since the last plan, or lie beyond its look-ahead, wait
-        behind the head."""
-        still_waiting = {request.request_id for request in self._scheduler.waiting}
-        reasons = Counter(str(reason) for request_id, reason in self._plan.held.items() if request_id in still_waiting)
-        unexplained = waiting - reasons.total()
-        if unexplained > 0:
-            reasons[str(Reason.BEHIND_HEAD)] += unexplained
-        return reasons
+    def _waiting_by_reason(self) -> dict[str, dict[str, int]]:
+        """Reason -> class -> waiting requests. Those that arrived since the last plan, or lie beyond its look-ahead,
+        wait behind the head."""
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for request, default in self._waiting():
+            reason = self._plan.held.get(request.request_id, default)
+            counts[str(reason)][str(self._view.class_of(request))] += 1
+        return {reason: dict(by_class) for reason, by_class in counts.items()}
 
-    def _estimated_start_s(self, waiting: int) -> dict[str, float]:
-        """When a request that arrives now would start: those ahead of it divided by the rate at which requests end.
-        Absent while requests wait and none has ended yet."""
-        if not waiting:
-            return {DEFAULT_CLASS: 0.0}
+    def _estimated_start_s(self) -> dict[str, float]:
+        """By class, when a request that arrives now would start: those that go before it divided by the rate at which
+        requests end. Absent while some go before it and none has ended yet."""
+        waiting = Counter(CLASS_LEVEL[self._view.class_of(request)] for request, _ in self._waiting())
         rate = self._finished.per_s()
-        return {DEFAULT_CLASS: waiting / rate} if rate else {}
+        estimates = {}
+        for request_class, level in CLASS_LEVEL.items():
+            ahead = sum(count for other, count in waiting.items() if other <= level)
+            if not ahead or rate:
+                estimates[str(request_class)] = ahead / rate if ahead else 0.0
+        return estimates
+
+    def _waiting(self) -> Iterator[tuple[Request, Reason]]:
+        """All who wait, with the reason of those of whom the plan says nothing."""
+        for request in self._scheduler.waiting:
+            yield request, Reason.BEHIND_HEAD
+        for request in self._scheduler.kv_holding_waiting:
+            yield request, Reason.REMOTE_KV

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.demand import blocks_for, growth_blocks
 from proxima_engine.policy.plan import Reason
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
+from proxima_engine.scheduling.hints import hints_of
 
 if TYPE_CHECKING:
     from proxima_engine.scheduling.planned_queue import PlannedQueue
@@ -71,6 +73,10 @@ class ViewBuilder:
     def blocks_total(self) -> int:
         # Block 0 is vLLM's null block: never given to a request.
         return int(self._manager.block_pool.num_gpu_blocks) - 1
+
+    def class_of(self, request: Request) -> RequestClass:
+        told = self._waiting.get(request.request_id)
+        return hints_of(request).request_class if told is None else told.request_class
 
     def deny(self, request_id: str | None) -> None:
         """Note which planned request vLLM had no blocks for in this step, if any."""
@@ -196,6 +202,7 @@ class ViewBuilder:
         return [self._waiting[request.request_id] for request in self._queue if request.request_id != self._denied]
 
     def _as_waiting(self, request: Request) -> WaitingRequest:
+        hints = hints_of(request)
         return WaitingRequest(
             request_id=request.request_id,
             key=self._queue.key(request),
@@ -203,8 +210,10 @@ class ViewBuilder:
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.num_output_tokens,
             cap_tokens=cap_tokens(request, self._scheduler.max_model_len),
-            ttft_s=self._ttft_s,
+            ttft_s=self._ttft_s if hints.ttft_s is None else hints.ttft_s,
             not_ready=_NOT_READY.get(request.status),
+            request_class=hints.request_class,
+            total_s=hints.total_s,
         )
 
     def _exact_blocks(self, request_id: str) -> int:

@@ -9,13 +9,14 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.registry import Collector
 
 from proxima_config import metrics_catalogue as catalogue
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.scheduling.guard import PolicyState
-from proxima_engine.scheduling.report import DEFAULT_CLASS
 from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_server.metrics.families import Family, family
 
 Snapshots = Mapping[int, SchedulerSnapshot]
+_UNKNOWN_STARTS = {str(each): math.nan for each in RequestClass}
 
 
 class SchedulerCollector(Collector):
@@ -47,7 +48,7 @@ class SchedulerCollector(Collector):
             [
                 ((str(rank), name), seconds)
                 for rank, now in latest.items()
-                for name, seconds in {DEFAULT_CLASS: math.nan, **now.estimated_start_s}.items()
+                for name, seconds in (_UNKNOWN_STARTS | now.estimated_start_s).items()
             ],
         )
         yield family(
@@ -86,7 +87,7 @@ _PLAIN: Mapping[catalogue.Metric, str] = {
 
 
 def _with_all_reasons(snapshot: SchedulerSnapshot) -> dict[str, dict[str, int]]:
-    reasons = {reason.value: {DEFAULT_CLASS: 0} for reason in Reason}
+    reasons = {reason.value: {str(RequestClass.DEFAULT): 0} for reason in Reason}
     for reason, classes in snapshot.waiting.items():
         reasons[reason] = {**reasons.get(reason, {}), **classes}
     return reasons
