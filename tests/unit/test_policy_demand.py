@@ -190,6 +190,37 @@ def test_the_total_is_the_sum_of_those_who_run(happenings: list[tuple[str, str, 
         assert (pool.total.variance >= 0).all()
 
 
+def test_what_has_grown_since_comes_on_top() -> None:
+    """Ten that certainly run on, asked again after 16 steps, against the same made anew."""
+    block_size = 16
+    before = [Holding(4, 64, 0, 4000, LONG) for _ in range(10)]
+    after = [Holding(5, 80, 16, 4000, LONG) for _ in range(10)]
+    pool = PoolForecast()
+    pool.refresh({str(number): demand for number, demand in enumerate(demand_of(before, block_size))})
+    for _ in range(16):
+        pool.step()
+    anew = sum(demand_of(after, block_size), NO_DEMAND)
+    near = HORIZONS <= 512
+    assert pool.now(block_size).mean[near] == pytest.approx(anew.mean[near], rel=0.02)
+    assert pool.now(block_size).most[near] == pytest.approx(anew.most[near], rel=0.02)
+    assert pool.total.mean[0] < 0.85 * anew.mean[0], "without it this would show nothing"
+
+
+def test_only_those_who_run_have_grown() -> None:
+    pool, part = PoolForecast(), demand_of([Holding(4, 64, 0, 4000, LONG)], 16)[0]
+    pool.refresh({"old": part, "gone": part})
+    for _ in range(16):
+        pool.step()
+    pool.add("new", part)
+    pool.remove("gone")
+    for _ in range(8):
+        pool.step()
+    assert pool.now(16).most[0] == pytest.approx(2 * part.most[0] + (24 + 8) / 16)
+    for name in ("old", "new"):
+        pool.remove(name)
+    assert not pool.now(16).most.any()
+
+
 def test_a_refresh_does_not_hold_on_to_what_it_was_given() -> None:
     parts = {"a": some_demand(10)}
     pool = PoolForecast()

@@ -119,7 +119,7 @@ class ProximaPolicy:
     def _decide(self, view: StepView) -> Plan:
         books = self._books
         free_blocks = max(0, view.free_blocks - view.growth_blocks)
-        draft = _Draft(books.long_blocks, free_blocks, view.slots, books.running, books.running_demand)
+        draft = _Draft(books.long_blocks, free_blocks, view.slots, books.running, books.running_demand(view))
         self._show_not_ready(draft)
         for band, request in books.queue.in_order():
             stop = self._closed(band, draft)

@@ -53,9 +53,8 @@ class Books:
     def running(self) -> int:
         return len(self._runners)
 
-    @property
-    def running_demand(self) -> Demand:
-        return self._pool.total
+    def running_demand(self, view: StepView) -> Demand:
+        return self._pool.now(view.block_size)
 
     def peak_blocks(self, demand: Demand) -> float:
         """Highest number of blocks in use with that demand, at the confidence of now."""
@@ -99,6 +98,7 @@ class Books:
         changes = view.changes
         if changes.restart:
             self._forget()
+        self._pool.step()
         yielded = self._leave(changes)
         for started in changes.started:
             self._start(started, planned, view)

@@ -16,7 +16,7 @@ TARGET = 0.03
 pool so empty that it never happens; see docs/scheduling.md."""
 START_Z = 1.88
 """What a share of 0.03 lies above in a normal distribution."""
-LOWEST_Z, HIGHEST_Z = 0.5, 4.0
+LOWEST_Z, HIGHEST_Z = 0.5, 20.0
 GAIN = 0.15
 
 

@@ -143,29 +143,50 @@ def _at(values: Floats, tokens: Floats) -> Floats:
 class PoolForecast:
     """Demand of all who run, kept up to date as they come and go, and made anew now and then.
 
-    Between two refreshes a request's demand is that of the last one: horizons count from then, so up to a few steps
-    too early, which changes little and errs on neither side for long.
+    Between two refreshes each part is as it was made, while the request grows by a token a step. In a large batch that
+    comes to more than the forecast leaves free, so what all have grown is put on top.
     """
 
     def __init__(self) -> None:
         self.total = NO_DEMAND
-        self._parts: dict[str, Demand] = {}
+        """Of all parts as they were made."""
+        self._parts: dict[str, tuple[Demand, int]] = {}
+        """By request its demand, and the step in which that was made."""
+        self._step = 0
+        self._steps_made = 0
+        """Sum over all parts."""
 
     def refresh(self, demands: Mapping[str, Demand]) -> None:
         """Those who run now, and nobody else."""
-        self._parts = dict(demands)
-        self.total = sum(self._parts.values(), NO_DEMAND)
+        self._parts = {request_id: (demand, self._step) for request_id, demand in demands.items()}
+        self._steps_made = self._step * len(demands)
+        self.total = sum(demands.values(), NO_DEMAND)
 
     def add(self, request_id: str, demand: Demand) -> None:
         self.remove(request_id)
-        self._parts[request_id] = demand
+        self._parts[request_id] = demand, self._step
+        self._steps_made += self._step
         self.total += demand
 
     def remove(self, request_id: str) -> None:
         """Nothing happens where it is not there."""
         part = self._parts.pop(request_id, None)
         if part is not None:
-            self.total -= part
+            self.total -= part[0]
+            self._steps_made -= part[1]
+
+    def step(self) -> None:
+        """All who run have got one token more."""
+        self._step += 1
+
+    def now(self, block_size: float) -> Demand:
+        """Demand of all who run. What they have grown is still there at a later horizon as far as they are."""
+        grown = (self._step * len(self._parts) - self._steps_made) // block_size
+        total = self.total
+        if not grown or not total.mean[0]:
+            return total
+        alive = np.minimum(total.mean / total.mean[0], 1.0)
+        return Demand(total.mean + grown * alive, total.variance, total.most + grown * (total.most > 0))
 
 
 def _shifts() -> Floats:
