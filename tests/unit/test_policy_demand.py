@@ -24,7 +24,7 @@ from proxima_engine.policy.forecast import EDGES, Curve, Floats, LengthForecast,
 
 CAP = 4000
 GROUP = group_of(100, CAP)
-DRAWS = 20_000
+DRAWS = 60_000
 
 
 def curve_of(*lengths: int) -> Curve:
@@ -54,8 +54,8 @@ def last_horizon(holding: Holding) -> int:
 
 def drawn_blocks(holding: Holding, rng: np.random.Generator) -> Floats:
     """What one request really holds at each horizon, in many runs; shape (runs, horizons)."""
-    passed = np.interp(holding.output_tokens, EDGES, -holding.curve.log_survival)
-    length = np.interp(passed + rng.exponential(size=DRAWS), -holding.curve.log_survival, EDGES)
+    left = np.interp(holding.output_tokens, EDGES, holding.curve.survival) * rng.uniform(size=DRAWS)
+    length = np.interp(-left, -holding.curve.survival, EDGES)
     length = np.minimum(length, holding.cap_tokens)[:, None]
     held = [
         holding.blocks + growth_blocks(holding.tokens, holding.tokens + int(steps), BLOCK_SIZE) for steps in HORIZONS

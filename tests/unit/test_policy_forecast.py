@@ -52,9 +52,9 @@ def test_a_curve_only_falls_and_stays_between_0_and_1(
     look(forecast, *running, cap=asked[1])
     for group in [group_of(*asked), *(group_of(prompt, cap) for prompt, _, cap in ended)]:
         curve = forecast.curve(group)
-        assert np.isfinite(curve.log_survival).all()
-        assert curve.log_survival[0] == 0
-        assert (np.diff(curve.log_survival) <= 0).all()
+        assert (curve.survival > 0).all()
+        assert curve.survival[0] == 1
+        assert (np.diff(curve.survival) <= 0).all()
 
 
 @settings(deadline=None)
@@ -79,7 +79,7 @@ def test_with_many_answers_of_one_length_that_length_is_expected(length: int) ->
 def test_with_two_lengths_the_expected_one_is_their_mean_and_their_shares_survive() -> None:
     forecast = learned(50, 1000, times=WINDOW)
     assert expected(forecast) == pytest.approx((50 + 1000) / 2, rel=CLOSE)
-    survival = np.exp(np.interp([30, 400, 1500], EDGES, forecast.curve(GROUP).log_survival))
+    survival = np.interp([30, 400, 1500], EDGES, forecast.curve(GROUP).survival)
     assert survival == pytest.approx([1, 0.5, 0], abs=0.05)
 
 
@@ -97,7 +97,7 @@ class TestColdStart:
     def test_every_order_of_magnitude_up_to_the_longest_cap_is_as_likely(self) -> None:
         forecast = LengthForecast()
         look(forecast, cap=4096)
-        survival = np.exp(np.interp([8, 64, 512], EDGES, forecast.curve(GROUP).log_survival))
+        survival = np.interp([8, 64, 512], EDGES, forecast.curve(GROUP).survival)
         assert survival == pytest.approx([0.75, 0.5, 0.25], abs=0.02)
 
     def test_a_longer_cap_lengthens_the_forecast(self) -> None:

@@ -13,7 +13,6 @@ state gives the same plan.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -88,14 +87,14 @@ def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, 
     last = int(np.searchsorted(HORIZONS, cap_tokens)) - 1
     if last >= 0:
         most[last] = _held(blocks, tokens, cap_tokens, block_size)
-        to_the_end = math.exp(np.interp(cap_tokens, EDGES, curve.log_survival))
+        to_the_end = float(np.interp(cap_tokens, EDGES, curve.survival))
         mean[last] = max(mean[last], to_the_end * most[last])
     return Demand(mean, mean * (most - mean), most)
 
 
 @lru_cache(maxsize=1024)
 def _survival_at_horizons(curve: Curve) -> Floats:
-    return np.exp(np.interp(HORIZONS, EDGES, curve.log_survival))
+    return np.interp(HORIZONS, EDGES, curve.survival)
 
 
 def _held(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: float) -> Floats:
@@ -114,18 +113,18 @@ def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     columns = ("blocks", "tokens", "output_tokens", "cap_tokens")
     values = np.array([[getattr(each, name) for name in columns] for each in holdings], dtype=np.float64)
     blocks, tokens, generated, cap = values.T[:, :, None]
-    log_survival = np.stack([each.curve.log_survival for each in holdings])
-    log_now = _at(log_survival, generated)
+    survival = np.stack([each.curve.survival for each in holdings])
+    now = _at(survival, generated)
     remaining = cap - generated
     may_run = remaining > HORIZONS
-    alive = np.where(may_run, np.exp(np.minimum(_at(log_survival, generated + HORIZONS) - log_now, 0.0)), 0.0)
+    alive = may_run * np.minimum(_at(survival, generated + HORIZONS) / now, 1.0)
     most = may_run * _held(blocks, tokens, HORIZONS, block_size)
     mean = alive * most
     last = may_run.sum(axis=1) - 1
     rows = np.flatnonzero(last >= 0)
     last = last[rows]
     most[rows, last] = _held(blocks, tokens, remaining, block_size)[rows, 0]
-    to_the_end = np.exp(np.minimum(_at(log_survival, cap) - log_now, 0.0))[rows, 0]
+    to_the_end = np.minimum(_at(survival, cap) / now, 1.0)[rows, 0]
     mean[rows, last] = np.maximum(mean[rows, last], to_the_end * most[rows, last])
     return [Demand(*parts) for parts in zip(mean, mean * (most - mean), most, strict=True)]
 

@@ -30,6 +30,7 @@ PRIOR_WEIGHT = 4.0
 POOL_WEIGHT = 10.0
 """How many answers of its own a group needs to count as much as the pool."""
 _LONGEST = 1 << 20
+_LOWEST_SURVIVAL = 1e-200
 _STEPS_PER_OCTAVE = 4
 
 
@@ -88,8 +89,8 @@ class _Counts:
 class Curve:
     """Survival of one group: how likely an answer is to become longer than so many tokens."""
 
-    log_survival: Floats
-    """Natural logarithm at each of EDGES, linear between them."""
+    survival: Floats
+    """At each of EDGES, linear between them: answers are as likely to end at one length of a bin as at another."""
     expected: Floats
     """Expected length if answers were cut at each of EDGES, in tokens."""
 
@@ -147,10 +148,10 @@ class LengthForecast:
         counts = self._groups.get(group)
         if counts is not None:
             hazards = counts.hazards(hazards, POOL_WEIGHT)
-        log_survival = np.concatenate(([0.0], np.cumsum(np.log1p(-np.minimum(hazards, 0.999)))))
-        survival = np.exp(log_survival)
+        # Never 0: whoever has got beyond what is known still has some way to go.
+        survival = np.concatenate(([1.0], np.maximum(np.cumprod(1 - np.minimum(hazards, 0.999)), _LOWEST_SURVIVAL)))
         per_bin = (survival[:-1] + survival[1:]) / 2 * np.diff(EDGES)
-        return Curve(log_survival, np.concatenate(([0.0], np.cumsum(per_bin))))
+        return Curve(survival, np.concatenate(([0.0], np.cumsum(per_bin))))
 
     def _forget_curves(self) -> None:
         self._curves.clear()
