@@ -17,6 +17,7 @@ from rich.console import Console
 from proxima_bench import arms, comparison, live, load_flags, loads, servers
 from proxima_bench.arms import VLLM, Arm
 from proxima_bench.comparison import Comparison, Plan, Start, Turn
+from proxima_bench.loads import Load
 from proxima_bench.measurement import Measurement, Watch
 from proxima_config import hardware
 from proxima_config.errors import ProximaError, UsageError
@@ -32,9 +33,8 @@ async def run(options: argparse.Namespace, console: Console) -> Comparison:
     plan = plan_from(options, has_gpu=hardware.detect().has_gpu)
     if plan.cut:
         _say(console, f"{plan.load.preset} is cut to suit a machine without a GPU; --full takes the whole")
-    flags = [*servers.engine_flags(plan.load), *options.engine_flags]
     logs = _log_folder(options.logs) if any(not arm.url for arm in plan.arms) else Path()
-    start = _starter(options.model or ProximaSettings().model, flags, logs, console)
+    start = _starter(options.model or ProximaSettings().model, plan.load, options.engine_flags, logs, console)
     return await comparison.compare(plan, start, partial(_watch, plan, console), partial(_ended, plan, console))
 
 
@@ -78,7 +78,7 @@ def _log_folder(wanted: Path | None) -> Path:
     return wanted
 
 
-def _starter(model: str, flags: Sequence[str], logs: Path, console: Console) -> Start:
+def _starter(model: str, load: Load, extra: Sequence[str], logs: Path, console: Console) -> Start:
     @asynccontextmanager
     async def start(arm: Arm) -> AsyncIterator[str]:
         if arm.url:
@@ -86,7 +86,7 @@ def _starter(model: str, flags: Sequence[str], logs: Path, console: Console) -> 
             return
         log = logs / f"{_file_name(arm)}.log"
         _say(console, f"starting {arm.name}; its log is {log}")
-        async with servers.running(arm, model, flags, log) as url:
+        async with servers.running(arm, model, load, extra, log) as url:
             yield url
 
     return start

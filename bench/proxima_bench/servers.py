@@ -35,23 +35,29 @@ def engine_flags(load: Load) -> list[str]:
     return flags
 
 
-async def command(arm: Arm, model: str, common: Sequence[str], port: int) -> list[str]:
-    """The command line of an arm. ``common`` flags come first, so that the arm's own win."""
-    flags = [*common, *arm.flags, "--host=127.0.0.1", f"--port={port}"]
+def gateway_flags(load: Load) -> list[str]:
+    """What every arm that is a gateway knows beside that: a deployment is told its target too."""
+    return [f"--ttft-s={load.slo.ttft_s:g}"]
+
+
+async def command(arm: Arm, model: str, load: Load, extra: Sequence[str], port: int) -> list[str]:
+    """The command line of an arm: flags of the load, flags of all arms, and last, so that they win, its own."""
+    flags = [*extra, *arm.flags, "--host=127.0.0.1", f"--port={port}"]
     if arm.kind != VLLM:
-        return [_PROXIMA, "serve", model, f"--scheduler={arm.kind}", *flags]
+        own = [*gateway_flags(load), *engine_flags(load)]
+        return [_PROXIMA, "serve", model, f"--scheduler={arm.kind}", *own, *flags]
     module = "vllm.entrypoints.openai.api_server"
-    return [sys.executable, "-P", "-m", module, f"--model={await _model_folder(model)}", *flags]
+    return [sys.executable, "-P", "-m", module, f"--model={await _model_folder(model)}", *engine_flags(load), *flags]
 
 
 @asynccontextmanager
-async def running(arm: Arm, model: str, common: Sequence[str], log: Path) -> AsyncIterator[str]:
+async def running(arm: Arm, model: str, load: Load, extra: Sequence[str], log: Path) -> AsyncIterator[str]:
     """Base URL of the arm's server, started and ready; it is stopped when the body ends, however it ends.
 
     Raises ProximaError with the last lines of its log when it does not get ready.
     """
     port = _free_port()
-    arguments = await command(arm, model, common, port)
+    arguments = await command(arm, model, load, extra, port)
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
             *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

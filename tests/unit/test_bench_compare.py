@@ -276,17 +276,18 @@ class TestCompare:
 class TestServers:
     async def test_own_flags_come_after_those_of_all(self):
         arm = Arm("small", "native", ("--max-num-seqs=2",))
-        command = await servers.command(arm, "smollm2-135m", ["--max-num-seqs=9"], 81)
+        command = await servers.command(arm, "smollm2-135m", loads.preset("overload"), ["--max-num-seqs=9"], 81)
         assert command[1:4] == ["serve", "smollm2-135m", "--scheduler=native"]
-        assert command.index("--max-num-seqs=2") > command.index("--max-num-seqs=9")
+        assert command.index("--max-num-seqs=2") > command.index("--max-num-seqs=9") > command.index("--ttft-s=10")
         assert "--port=81" in command
 
     async def test_vllms_own_server_gets_the_model_as_it_is(self):
-        command = await servers.command(Arm("vllm", "vllm"), "some/model", [], 81)
+        command = await servers.command(Arm("vllm", "vllm"), "some/model", loads.preset("overload"), [], 81)
         assert command[0] == sys.executable
         assert "vllm.entrypoints.openai.api_server" in command
         assert "--model=some/model" in command
-        assert not any("scheduler" in part for part in command)
+        assert "--num-gpu-blocks-override=192" in command
+        assert not any(part.startswith(("--scheduler", "--ttft-s")) for part in command)
 
     def test_a_preset_brings_its_pool_and_the_processor(self):
         flags = servers.engine_flags(loads.preset("pressure"))
