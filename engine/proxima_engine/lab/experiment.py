@@ -34,7 +34,9 @@ def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
     context = ArmContext(
         ttft_s=setting.slo.ttft_s, max_wait_s=setting.max_wait_s, true_lengths=true_lengths, seed=setting.seed
     )
-    engine = LabEngine(shape, setting.profile.cost, arm.make(context))
+    # The real time of a scheduler is that of its own code.
+    shortcuts = not setting.with_wall_time
+    engine = LabEngine(shape, setting.profile.cost, arm.make(context), shortcuts=shortcuts)
     return simulate(engine, setting.workload, longest_tokens=setting.longest_tokens)
 
 

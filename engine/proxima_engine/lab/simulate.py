@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from proxima_engine.lab.engine import LabEngine, LabError, StepEnd
 from proxima_engine.lab.requests import LabRequest, Workload
+from proxima_engine.lab.shortcuts import rare_collections
 
 _IDLE_S = 0.01
 """How far time moves when requests wait and the scheduler starts none: policies with time bounds look again."""
@@ -77,23 +78,28 @@ def simulate(engine: LabEngine, workload: Workload, *, longest_tokens: int) -> R
     run = Run()
     client = _Client(engine, workload, run, longest_tokens)
     started_s = time.perf_counter()
-    while client.send_due():
-        before_s, running, used = engine.now_s, engine.running, engine.used_blocks
-        end = engine.advance()
-        if end is None:
-            client.wait()
-            continue
-        client.receive(end)
-        spent_s = engine.now_s - before_s
-        run.steps += 1
-        run.busy_s += spent_s
-        run.running_sum_s += spent_s * max(running, engine.running)
-        run.pool_use_sum_s += spent_s * max(used, engine.used_blocks) / engine.blocks
+    with rare_collections():
+        while client.send_due():
+            _step(engine, client, run)
     run.wall_s = time.perf_counter() - started_s
     run.end_s = max((record.ended_s or 0.0 for record in run.records), default=0.0)
     run.preemptions, run.recomputed_tokens = engine.preemptions, engine.recomputed_tokens
     engine.check_integrity()
     return run
+
+
+def _step(engine: LabEngine, client: _Client, run: Run) -> None:
+    before_s, running, used = engine.now_s, engine.running, engine.used_blocks
+    end = engine.advance()
+    if end is None:
+        client.wait()
+        return
+    client.receive(end)
+    spent_s = engine.now_s - before_s
+    run.steps += 1
+    run.busy_s += spent_s
+    run.running_sum_s += spent_s * max(running, engine.running)
+    run.pool_use_sum_s += spent_s * max(used, engine.used_blocks) / engine.blocks
 
 
 class _Client:

@@ -1,0 +1,150 @@
+"""vLLM's own scheduler, KV-cache manager and requests, spared the calls that change nothing.
+
+Nearly all that they do in the lab is for the next token of an answer that goes on, within the last block of its request.
+vLLM goes through all that this could be (speculation, images, grammars, new blocks, an end) to find that it is none of
+them; and it lists for the worker what no worker reads here. These look first, and leave everything else to vLLM, whose
+`schedule()` decides each step as it stands. That halves the time of a run and must not change a figure: a test runs both
+ways.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+_OBJECTS_BETWEEN_COLLECTIONS = 100_000
+_RUNNING = RequestStatus.RUNNING
+
+
+class CountingRequest(Request):
+    """Counts its tokens instead of looking them up several times a step; has text only, and a block hasher."""
+
+    # What vLLM asks by property; no request of the lab has any.
+    use_structured_output = False
+    has_encoder_inputs = False
+    num_tokens = 0
+    num_tokens_with_spec = 0
+    num_output_tokens = 0
+
+    def __init__(self, *, block_size: int, prompt_token_ids: list[int], **fields: Any) -> None:
+        self._block_size = block_size
+        self.num_tokens = self.num_tokens_with_spec = len(prompt_token_ids)
+        super().__init__(prompt_token_ids=prompt_token_ids, **fields)
+
+    def append_output_token_ids(self, token_ids: int | list[int]) -> None:
+        new = [token_ids] if isinstance(token_ids, int) else token_ids
+        self._output_token_ids += new
+        self._all_token_ids += new
+        self.num_output_tokens += len(new)
+        self.num_tokens += len(new)
+        self.num_tokens_with_spec = self.num_tokens
+        if self.num_tokens // self._block_size > len(self.block_hashes):
+            self.update_block_hashes()
+
+
+class _LabKVCacheManager(KVCacheManager):
+    """For one group of full attention and no speculation."""
+
+    def allocate_slots(self, request: Request, num_new_tokens: int, *args: Any, **options: Any) -> KVCacheBlocks | None:
+        if num_new_tokens == 1 and request.status is _RUNNING:
+            (group,) = self.coordinator.single_type_managers
+            request_id, size = request.request_id, group.block_size
+            tokens = request.num_computed_tokens + 1
+            if tokens <= len(group.req_to_blocks[request_id]) * size:
+                full = min(tokens, request.num_tokens) // size
+                if not self.enable_caching or full <= group.num_cached_block.get(request_id, 0):
+                    return self.empty_kv_cache_blocks
+        return super().allocate_slots(request, num_new_tokens, *args, **options)
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        (group,) = self.coordinator.single_type_managers
+        if num_computed_tokens // group.block_size > group.num_cached_block.get(request.request_id, 0):
+            super().cache_blocks(request, num_computed_tokens)
+
+
+class _LabScheduler(Scheduler):
+    """For steps of text without speculation, whose worker is the lab. What runs and what waits is vLLM's to decide."""
+
+    def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:  # noqa: ARG002
+        # Nothing drafts.
+        return max(num_new_tokens, 0)
+
+    def _make_cached_request_data(
+        self, running_reqs: list[Request], resumed_reqs: list[Request], *_: Any
+    ) -> CachedRequestData:
+        requests = list(chain(running_reqs, resumed_reqs))
+        return CachedRequestData(
+            req_ids=[request.request_id for request in requests],
+            resumed_req_ids={request.request_id for request in resumed_reqs},
+            new_token_ids=[],
+            all_token_ids={},
+            new_block_ids=[],
+            num_computed_tokens=[request.num_computed_tokens for request in requests],
+            num_output_tokens=[],
+        )
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        steps = list(zip(scheduler_output.num_scheduled_tokens, model_runner_output.sampled_token_ids, strict=True))
+        if not steps or not all(self._goes_on(request_id, tokens) for request_id, tokens in steps):
+            found: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+            return found
+        for request_id, tokens in steps:
+            request = self.requests[request_id]
+            request.num_in_flight_tokens -= scheduler_output.num_scheduled_tokens[request_id]
+            request.append_output_token_ids(tokens)
+            if self.scheduler_config.async_scheduling:
+                request.num_output_placeholders -= 1
+                tokens_known = request.num_computed_tokens - request.num_output_placeholders
+                self.kv_cache_manager.cache_blocks(request, tokens_known)
+        return {0: EngineCoreOutputs(outputs=[EngineCoreOutput(*step) for step in steps])}
+
+    def _goes_on(self, request_id: str, tokens: list[int]) -> bool:
+        """Whether a request that was answering all along has one more token of its answer, and not the last."""
+        request = self.requests.get(request_id)
+        return (
+            request is not None
+            and request.status is _RUNNING
+            and request.prefill_stats is None
+            and not request.num_stale_output_tokens
+            and len(tokens) == 1
+            and tokens[0] not in request.sampling_params.stop_token_ids
+            and request.num_output_tokens + 1 < request.max_tokens
+            and request.num_tokens + 1 < self.max_model_len
+        )
+
+
+def shorten(scheduler: Scheduler) -> None:
+    """Give a scheduler that has stepped nothing yet the short ways.
+
+    What vLLM built is kept as it is; the classes add methods and no state.
+    """
+    own = type(scheduler)
+    # Next to vLLM's base class, so that whatever builds on that reaches the short ways as it would reach vLLM's.
+    bases = (_LabScheduler,) if own is Scheduler else (own, _LabScheduler)
+    scheduler.__class__ = type(own.__name__, bases, {})
+    scheduler.kv_cache_manager.__class__ = _LabKVCacheManager
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Python looks for cycles of garbage rarely, and not among what was there before, such as vLLM's modules."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
