@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -65,6 +66,7 @@ def test_the_table_names_the_setting_and_who_cheats(lab, monkeypatch):
 def test_a_sweep_finds_the_load_that_each_arm_bears_and_draws_it(lab, tmp_path):
     plot = tmp_path / "curves.svg"
     flags = ["sweep", "--limit", "40", "--blocks", "1500", "--arms", "native,deadline-watermark", "--loads", "0.5,40"]
+    flags += ["--bisect", "2"]
     flags += ["--slo", "ttft=0.3,stall=0.2"]
     code, out, _ = lab(*flags, "--plot", str(plot), "--json")
     assert code == 0
@@ -72,7 +74,12 @@ def test_a_sweep_finds_the_load_that_each_arm_bears_and_draws_it(lab, tmp_path):
     assert report["loads"] == [0.5, 40]
     curve = report["arms"]["native"]
     assert curve["attainment"][0] > curve["attainment"][1]
-    assert 0.5 <= curve["load_at_90"] < 40
+    points = sorted([(0.5, curve["attainment"][0]), *map(tuple, curve["bisected"]), (40, curve["attainment"][1])])
+    assert len(points) == 4
+    below, above = next((a[0], b[0]) for a, b in pairwise(points) if b[1] < 0.9)
+    assert below <= curve["load_at_90"] <= above
+    # Each bisection halves the gap.
+    assert above - below == pytest.approx(39.5 / 4)
     picture = plot.read_text()
     assert picture.startswith("<?xml")
     assert "deadline-watermark" in picture
@@ -112,6 +119,7 @@ def test_made_up_traffic_and_one_arm(lab):
         (["compare", "--profile", "h100"], "--profile: h100 is unknown"),
         (["sweep", "--loads", "1,0.5"], "--loads must be growing"),
         (["sweep", "--plot", "x.gif"], "--plot must end with"),
+        (["sweep", "--bisect", "-1"], "--bisect must be at least 0"),
         (["calibrate", "--steps", "missing.jsonl"], "missing.jsonl cannot be read"),
     ],
 )

@@ -75,6 +75,14 @@ def test_a_cut_keeps_the_first_to_arrive(tmp_path, values, limit):
     assert read(file, Changes(limit=limit)).requests == read(file).requests[:limit]
 
 
+def test_a_cut_from_the_middle_begins_at_its_first_request(tmp_path):
+    file = trace_of(tmp_path, [(second, 10 + second, 5) for second in range(9)])
+    cut = read(file, Changes(skip=3, limit=2)).requests
+    assert [(each.arrival_s, each.input_tokens) for each in cut] == [(0.0, 13), (1.0, 14)]
+    with pytest.raises(UsageError, match="has no requests after the first 9"):
+        read(file, Changes(skip=9))
+
+
 @many_files
 @given(rows, scales)
 def test_another_rate_changes_nothing_but_arrivals(tmp_path, values, scale):
@@ -182,6 +190,7 @@ def test_a_file_without_the_columns_is_no_trace(tmp_path, header):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        pytest.param({"skip": -1}, "--skip: -1 must be a whole number from 0 up", id="skip"),
         pytest.param({"limit": 0}, "--limit: 0 must be a whole number from 1 up", id="limit"),
         pytest.param({"cap_tokens": -1}, "--max-tokens: -1 must be", id="cap"),
         pytest.param({"rate_scale": 0.0}, "--rate-scale: 0.0 must be a number from 0.001 to 1000", id="rate"),

@@ -130,7 +130,7 @@ _ALL = (
     ArmSpec(
         "sglang-ratio",
         "admission by new-token ratio with decay, retraction of the shortest answers",
-        "SGLang, PrefillAdder and retract_decode",
+        "SGLang, schedule_policy.py (PrefillAdder) and schedule_batch.py (retract_decode)",
         _planned_by(lambda *_: SglangRatioPolicy()),
     ),
     ArmSpec(
@@ -149,7 +149,7 @@ _ALL = (
     ArmSpec(
         "hrrn",
         "highest response ratio next, by prompt length",
-        "Brinch Hansen, IFIP Congress 1971; SGLang's policy hrrn",
+        "Brinch Hansen, IFIP Congress 1971; SGLang, schedule_policy.py, hrrn",
         _planned_by(lambda *_: HrrnPolicy()),
     ),
     ArmSpec(
@@ -162,7 +162,7 @@ _ALL = (
     ArmSpec(
         "sjf-oracle",
         "shortest remaining answer first, by the true length",
-        "Smith, Naval Research Logistics Quarterly 3, 1956",
+        "Smith, Naval Research Logistics Quarterly 3(1-2), 1956",
         _planned_by(lambda context, _: SjfOraclePolicy(context.true_lengths)),
         cheats=True,
     ),

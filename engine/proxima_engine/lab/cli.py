@@ -50,7 +50,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         configure(word)
-        _add_setting(word)
+        add_setting(word)
         word.set_defaults(action=run)
 
 
@@ -66,6 +66,13 @@ def _configure_compare(parser: argparse.ArgumentParser) -> None:
 def _configure_sweep(parser: argparse.ArgumentParser) -> None:
     _configure_compare(parser)
     parser.add_argument("--loads", default=_LOADS, metavar="LIST", help=f"multiples of the rate (default: {_LOADS})")
+    parser.add_argument(
+        "--bisect",
+        type=int,
+        default=0,
+        metavar="N",
+        help="loads to try on top for each arm, to close in on where it attains 90 %% (default: 0)",
+    )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves: .svg, .png or .pdf")
 
 
@@ -85,12 +92,14 @@ def _configure_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arm", default="native", metavar="NAME", help="scheduler of the checked runs (native)")
 
 
-def _add_setting(parser: argparse.ArgumentParser) -> None:
+def add_setting(parser: argparse.ArgumentParser) -> None:
+    """What is the same for all arms: traffic, machine and targets."""
     traffic = parser.add_argument_group("traffic")
     source = traffic.add_mutually_exclusive_group()
     source.add_argument("--trace", type=Path, metavar="FILE", help="CSV: arrival_s,input_tokens,output_tokens,...")
     source.add_argument("--generate", metavar="SPEC", help="such as poisson:rate=4,requests=500,input=32-512")
-    traffic.add_argument("--limit", type=int, metavar="N", help="only the first requests of a trace")
+    traffic.add_argument("--skip", type=int, default=0, metavar="N", help="leave out the first requests of a trace")
+    traffic.add_argument("--limit", type=int, metavar="N", help="only the first requests of a trace, after those")
     for flag, text in (
         ("--rate-scale", "multiplies the trace's arrival rate"),
         ("--input-scale", "multiplies the prompts' tokens"),
@@ -130,7 +139,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     # Before vLLM is imported, which takes a quarter of a minute on a small machine.
-    setting = _setting(options)
+    setting = setting_of(options)
     arms = _arms(options.arms)
 
     from proxima_engine.lab import experiment, report
@@ -142,14 +151,16 @@ def _compare(options: argparse.Namespace) -> int:
 def _sweep(options: argparse.Namespace) -> int:
     from proxima_engine.lab import plot
 
-    setting, loads = _setting(options), _numbers("--loads", options.loads)
+    setting, loads = setting_of(options), _numbers("--loads", options.loads)
+    if options.bisect < 0:
+        raise UsageError(f"--bisect must be at least 0, not {options.bisect}")
     if options.plot is not None:
         plot.check(options.plot)
     arms = _arms(options.arms)
 
     from proxima_engine.lab import experiment, report
 
-    found = experiment.sweep(arms, setting, loads, options.jobs, _progress())
+    found = experiment.sweep(arms, setting, loads, options.jobs, _progress(), options.bisect)
     if options.plot is not None:
         plot.draw(found, options.plot)
     _print(options, found, report.show_sweep)
@@ -186,7 +197,8 @@ def _arms(text: str) -> list[Any]:
     return [arm(name) for name in names]
 
 
-def _setting(options: argparse.Namespace) -> Any:
+def setting_of(options: argparse.Namespace) -> Any:
+    """The `Setting` that flags of `add_setting` describe. Raises UsageError."""
     from proxima_engine.lab.profiles import profile
 
     chosen = profile(options.profile)
@@ -243,6 +255,7 @@ def _workload(options: argparse.Namespace) -> Any:
             pool_tokens=options.blocks * options.block_size,
         )
     changes = traces.Changes(
+        skip=options.skip,
         limit=options.limit,
         rate_scale=options.rate_scale,
         input_scale=options.input_scale,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
 
@@ -18,6 +19,8 @@ from proxima_engine.lab.setting import Setting
 from proxima_engine.lab.simulate import Run, simulate
 
 Progress = Callable[[str], None]
+_TARGET = 0.9
+"""Share of requests that an arm is asked to attain in a sweep."""
 
 
 def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
@@ -59,28 +62,60 @@ def compare(arms: Sequence[ArmSpec], setting: Setting, jobs: int, progress: Prog
 
 
 def sweep(
-    arms: Sequence[ArmSpec], setting: Setting, loads: Sequence[float], jobs: int, progress: Progress
+    arms: Sequence[ArmSpec],
+    setting: Setting,
+    loads: Sequence[float],
+    jobs: int,
+    progress: Progress,
+    bisections: int = 0,
 ) -> dict[str, Any]:
-    """Every arm at every load; a load multiplies the workload's arrival rate."""
-    settings = [(replace(setting, workload=setting.workload.faster(load)), load) for load in loads]
-    tasks = [(arm, each, f"{arm.name} at {load:g}x") for arm in arms for each, load in settings]
-    found = _run_all(tasks, jobs, progress)
-    curves: dict[str, Any] = {}
-    for index, arm in enumerate(arms):
-        figures = found[index * len(loads) : (index + 1) * len(loads)]
-        attained = [each["attainment"] for each in figures]
-        curves[arm.name] = {
-            "attainment": attained,
-            "e2e_p99_s": [each["e2e_p99_s"] for each in figures],
-            "load_at_90": last_load_above(loads, attained, 0.9),
-            "figures": figures,
-        }
-    return {"setting": setting.describe(), "loads": list(loads), "arms": curves}
+    """Every arm at every load; a load multiplies the workload's arrival rate.
+
+    ``bisections`` more loads for each arm close in on where its attainment falls below 90 %.
+    """
+    tasks = [(arm, load) for arm in arms for load in loads]
+    found = dict(zip(tasks, _run_at(tasks, setting, jobs, progress), strict=True))
+    curves = {arm.name: [(load, found[arm, load]["attainment"]) for load in loads] for arm in arms}
+    for _ in range(bisections):
+        closer = [(arm, load) for arm in arms if (load := _between(curves[arm.name], _TARGET)) is not None]
+        for (arm, load), more in zip(closer, _run_at(closer, setting, jobs, progress), strict=True):
+            curves[arm.name] = sorted([*curves[arm.name], (load, more["attainment"])])
+    return {
+        "setting": setting.describe(),
+        "loads": list(loads),
+        "arms": {
+            arm.name: {
+                "attainment": [found[arm, load]["attainment"] for load in loads],
+                "e2e_p99_s": [found[arm, load]["e2e_p99_s"] for load in loads],
+                "load_at_90": last_load_above(*zip(*curves[arm.name], strict=True), _TARGET),
+                "bisected": [point for point in curves[arm.name] if point[0] not in loads],
+                "figures": [found[arm, load] for load in loads],
+            }
+            for arm in arms
+        },
+    }
+
+
+def _run_at(
+    tasks: Sequence[tuple[ArmSpec, float]], setting: Setting, jobs: int, progress: Progress
+) -> Sequence[Figures]:
+    faster = {load: replace(setting, workload=setting.workload.faster(load)) for _, load in tasks}
+    return _run_all([(arm, faster[load], f"{arm.name} at {load:g}x") for arm, load in tasks], jobs, progress)
+
+
+def _between(curve: Sequence[tuple[float, float]], share: float) -> float | None:
+    """The middle of the two loads between which attainment first falls below a share, if it does."""
+    for (below, before), (above, after) in pairwise(curve):
+        if before >= share > after:
+            return (below + above) / 2
+    return None
 
 
 def _run_all(tasks: Sequence[tuple[ArmSpec, Setting, str]], jobs: int, progress: Progress) -> list[Figures]:
     """In the order of the tasks, whatever order they end in."""
-    found = []
+    found: list[Figures] = []
+    if not tasks:
+        return found
     with ExitStack() as stack:
         results: Iterator[Figures]
         if jobs == 1:

@@ -26,8 +26,9 @@ def draw(report: dict[str, Any], path: Path) -> None:
     picture = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = picture.subplots(1, 2)
     for name, curve in report["arms"].items():
-        left.plot(report["loads"], curve["attainment"], marker="o", label=name)
-        right.plot(report["loads"], curve["e2e_p99_s"], marker="o", label=name)
+        points = sorted([*zip(report["loads"], curve["attainment"], strict=True), *map(tuple, curve["bisected"])])
+        left.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+        right.plot(report["loads"], curve["e2e_p99_s"], marker="o", markersize=4, label=name)
     left.axhline(0.9, color="grey", linewidth=0.8, linestyle=":")
     left.set(xlabel="load, multiples of the workload's rate", ylabel="attainment", ylim=(0, 1.02))
     right.set(xlabel="load, multiples of the workload's rate", ylabel="E2E p99, s", yscale="log")

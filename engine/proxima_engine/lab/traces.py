@@ -28,8 +28,10 @@ _LEAST_SCALE, _MOST_SCALE = 0.001, 1000.0
 class Changes:
     """What becomes of the recorded traffic. Raises UsageError that names what is out of bounds."""
 
+    skip: int = 0
+    """So many requests, the first to arrive, are left out."""
     limit: int | None = None
-    """Only so many requests, the first to arrive; None for all."""
+    """Only so many requests, the first to arrive after those; None for all."""
     rate_scale: float = 1.0
     """How many times as many requests arrive per second."""
     input_scale: float = 1.0
@@ -49,6 +51,8 @@ class Changes:
                 raise UsageError(f"{_flag(name)}: {value!r} must be a number from {_LEAST_SCALE:g} to {_MOST_SCALE:g}")
         if not 0 <= self.jitter_s < math.inf:
             raise UsageError(f"--jitter-s: {self.jitter_s!r} must be 0 s or more")
+        if self.skip < 0:
+            raise UsageError(f"--skip: {self.skip!r} must be a whole number from 0 up")
         for name in ("limit", "cap_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -66,9 +70,9 @@ def read(path: Path, changes: Changes | None = None) -> Workload:
     Raises UsageError that names the line and the rule that it breaks.
     """
     changes = changes or Changes()
-    recorded = sorted(_rows(path), key=lambda request: request.arrival_s)[: changes.limit]
+    recorded = sorted(_rows(path), key=lambda request: request.arrival_s)[changes.skip :][: changes.limit]
     if not recorded:
-        raise UsageError(f"{path}: has no requests")
+        raise UsageError(f"{path}: has no requests" + (f" after the first {changes.skip}" if changes.skip else ""))
     start_s = recorded[0].arrival_s
     rng = random.Random(f"{changes.seed}/jitter")
     changed = [_changed(request, start_s, changes, rng) for request in recorded]

@@ -1,6 +1,6 @@
 """Shortest job first, by the true length. Cheats.
 
-Source: Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956: on one
+Source: Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3(1-2), 1956: on one
 machine, to start the shortest first makes the mean waiting time least. The job is what remains of the answer. Admission
 looks at the blocks of now only, as vLLM's does, so what this gains over `native` is order alone.
 """
