@@ -13,7 +13,7 @@ from proxima_engine.lab.profiles import profile
 from proxima_engine.lab.simulate import Run, simulate
 
 BLOCKS, BLOCK_SIZE = 200, 16
-TRAFFIC = ("poisson:rate=20,requests=60", "giant-head:requests=20", "far-cap:requests=20", "shared-prefix:requests=30")
+TRAFFIC = ("poisson:rate=20,requests=40", "shared-prefix:requests=20,rate=10")
 
 
 def run(arm: str, spec: str, *, overlap: bool, shortcuts: bool) -> Run:
@@ -28,13 +28,13 @@ def run(arm: str, spec: str, *, overlap: bool, shortcuts: bool) -> Run:
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("arm", ARMS)
+@pytest.mark.parametrize("arm", ["native", "gang", "proxima"])
 def test_every_record_is_the_same_with_and_without_shortcuts(arm, overlap):
+    """vLLM's own scheduler, one that idles steps and one that plans them; other arms differ in their policy only."""
     plain = [run(arm, spec, overlap=overlap, shortcuts=False) for spec in TRAFFIC]
     assert [run(arm, spec, overlap=overlap, shortcuts=True) for spec in TRAFFIC] == plain
-    if arm == "native":
-        # The traffic reaches what the shortcuts must leave alone.
-        assert sum(each.preemptions for each in plain) > 0
+    # The traffic reaches what the shortcuts must leave alone.
+    assert arm == "proxima" or sum(each.preemptions for each in plain) > 0
 
 
 def test_prompts_without_a_prefix_cache():

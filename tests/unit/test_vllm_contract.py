@@ -109,6 +109,33 @@ SYMBOLS = [
         f"{ENGINE}/lab/bare_scheduler.py",
         "hash_block_size caching_hash_fn",
     ),
+    Relied(
+        "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots",
+        f"{ENGINE}/lab/shortcuts.py",
+        "self request num_new_tokens num_new_computed_tokens new_computed_blocks num_lookahead_tokens "
+        "num_external_computed_tokens delay_cache_blocks num_encoder_tokens full_sequence_must_fit reserved_blocks "
+        "has_scheduled_reqs skip_zeroing_group_ids",
+    ),
+    Relied(
+        "vllm.v1.core.kv_cache_manager.KVCacheManager.cache_blocks",
+        f"{ENGINE}/lab/shortcuts.py",
+        "self request num_computed_tokens",
+    ),
+    Relied("vllm.v1.core.kv_cache_manager.KVCacheBlocks", f"{ENGINE}/lab/shortcuts.py"),
+    Relied(f"{SCHED}.output.CachedRequestData", f"{ENGINE}/lab/shortcuts.py"),
+    Relied(
+        f"{SCHED}.scheduler.Scheduler._make_cached_request_data",
+        f"{ENGINE}/lab/shortcuts.py",
+        "self running_reqs resumed_reqs num_scheduled_tokens spec_decode_tokens req_to_new_blocks",
+    ),
+    Relied(
+        f"{SCHED}.scheduler.Scheduler._reserve_prefill_lookahead",
+        f"{ENGINE}/lab/shortcuts.py",
+        "self request num_computed_tokens num_new_tokens",
+    ),
+    Relied("vllm.v1.engine.EngineCoreOutput", f"{ENGINE}/lab/shortcuts.py"),
+    Relied("vllm.v1.request.Request.append_output_token_ids", f"{ENGINE}/lab/shortcuts.py", "self token_ids"),
+    Relied("vllm.v1.request.RequestStatus.RUNNING", f"{ENGINE}/lab/shortcuts.py"),
     Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/lab/bare_scheduler.py"),
     Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/lab/bare_scheduler.py"),
     Relied("vllm.v1.kv_cache_interface.KVCacheGroupSpec", f"{ENGINE}/lab/bare_scheduler.py"),
