@@ -26,7 +26,7 @@ WARM_UP_STEPS, STEPS = 300, 500
 
 
 def measure(name: str, running: int, waiting: int) -> tuple[float, float]:
-    """Median and mean microseconds of `schedule()`."""
+    """Median and mean microseconds of `schedule()`, planning included."""
     blocks = running * (PROMPT + sum(ANSWERS) // len(ANSWERS)) // BLOCK
     limits = Limits(max_num_batched_tokens=8192, max_num_seqs=4 * running, async_scheduling=True)
     shape = EngineShape(blocks=blocks, block_size=BLOCK, max_model_len=PROMPT + CAP, limits=limits)

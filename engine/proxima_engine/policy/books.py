@@ -43,6 +43,7 @@ class Books:
         self.calibration = Calibration()
         self._forecast = LengthForecast()
         self._pool = PoolForecast()
+        self._asked: dict[tuple[str, int], tuple[WaitingRequest, Demand]] = {}
         self._runners: dict[str, _Runner] = {}
         self._long_blocks: dict[str, int] = {}
         self._stood_still_since: dict[str, float] = {}
@@ -78,7 +79,15 @@ class Books:
         self._forecast.learn(group, request.output_tokens, request.cap_tokens)
 
     def demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
-        """Of one who waits, if it starts now with so many blocks of its own."""
+        """Of one who waits, if it starts now with so many blocks of its own; kept until the next refresh, because the
+        same few are looked at in every step."""
+        key = request.request_id, blocks
+        known = self._asked.get(key)
+        if known is None or known[0] is not request:
+            known = self._asked[key] = request, self._demand(request, blocks, view)
+        return known[1]
+
+    def _demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
         tokens = request.prompt_tokens + request.output_tokens
         curve = self._curve(request)
         if not request.output_tokens:
@@ -115,6 +124,7 @@ class Books:
         demands = demand_of([self._holding(request, view) for request in running], view.block_size)
         by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
         self._pool.refresh(by_id)
+        self._asked.clear()
         own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
         self._unclaimed_blocks = max(0, view.used_blocks - own_now)
         if self.calibration.is_idle:
@@ -125,6 +135,7 @@ class Books:
         self.not_ready.clear()
         self._runners.clear()
         self._long_blocks.clear()
+        self._asked.clear()
         self._stood_still_since.clear()
         self._pool.refresh({})
 

@@ -48,5 +48,6 @@ def _class(extra: Mapping[str, Any]) -> RequestClass:
 
 def _seconds(extra: Mapping[str, Any], name: str) -> float | None:
     value = extra.get(name)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and 0 < value < math.inf else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if 0 < value < math.inf else None

@@ -96,9 +96,11 @@ class ViewBuilder:
             self._waiting.clear()
             self._not_ready.clear()
             self._started_s.clear()
-        running = {request.request_id: request for request in self._scheduler.running}
-        stopped = [request_id for request_id in self._started_s if request_id not in running]
-        new = [request for request_id, request in running.items() if request_id not in self._started_s]
+        running = {request.request_id for request in self._scheduler.running}
+        stopped = sorted(self._started_s.keys() - running)
+        new: list[Request] = []
+        if begun := running - self._started_s.keys():
+            new = [request for request in self._scheduler.running if request.request_id in begun]
         for request_id in stopped:
             del self._started_s[request_id]
             self._decoding.discard(request_id)
