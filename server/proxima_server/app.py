@@ -16,6 +16,7 @@ from proxima_server import errors, openapi
 from proxima_server.asgi import CollapseSlashes, CountRequests
 from proxima_server.gateway import Gateway, LoadServing
 from proxima_server.metrics.exposition import own_registry
+from proxima_server.request_id import IdentifyRequests
 from proxima_server.routes import completions, generate, health, metrics, models, tokenization, version
 from proxima_server.serving import ServingLayer
 from proxima_server.versions import proxima_version
@@ -68,4 +69,5 @@ def create_app(
     # The last added is the outermost.
     app.add_middleware(CountRequests, metrics=gateway.metrics)
     app.add_middleware(CollapseSlashes)
+    app.add_middleware(IdentifyRequests)
     return app

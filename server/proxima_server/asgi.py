@@ -52,7 +52,7 @@ class CountRequests:
             try:
                 await self.app(scope, receive, note_status)
             except Exception:
-                # Answered with 500 by the handler for unexpected errors, which sits outside of all middleware.
+                # It broke in the middle of its answer.
                 status = 500
                 raise
             finally:

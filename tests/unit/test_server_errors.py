@@ -8,7 +8,8 @@ from fake_gateway import fake_gateway
 from pydantic import BaseModel, Field, ValidationError
 
 from proxima_server.body import MAX_BODY_BYTES, validation_error
-from proxima_server.errors import KINDS, MAX_MESSAGE_CHARS, APIError, ErrorCode, code_of_status
+from proxima_server.errors import KINDS, MAX_MESSAGE_CHARS, MAX_PARAM_CHARS, APIError, ErrorCode, code_of_status
+from proxima_server.request_id import AddRequestId
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
@@ -178,3 +179,62 @@ def test_validation_names_field_value_and_rule(body, param, code, says):
     assert (error.param, error.code) == (param, code)
     assert says in error.message
     assert len(error.message) < 300
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        pytest.param("7f3a-11:retry=2/a.b@c", id="sane"),
+        pytest.param("x" * 128, id="longest"),
+    ],
+)
+async def test_a_sane_request_id_is_honoured(offered):
+    async with fake_gateway() as gateway:
+        response = await gateway.client.get("/v1/models", headers={"x-request-id": offered})
+    assert response.status_code == 503
+    assert response.headers["x-request-id"] == offered
+
+
+@pytest.mark.parametrize(
+    "offered",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("", id="empty"),
+        pytest.param("x" * 129, id="too_long"),
+        pytest.param('a" level="error', id="would_break_a_log_line"),
+    ],
+)
+async def test_any_other_request_gets_a_new_id(offered):
+    async with fake_gateway() as gateway:
+        headers = {} if offered is None else {"x-request-id": offered}
+        ids = {(await gateway.client.get("/nowhere", headers=headers)).headers["x-request-id"] for _ in range(2)}
+    assert len(ids) == 2
+    assert all(each.startswith("req_") for each in ids)
+
+
+async def test_a_bug_is_found_in_the_log_by_the_id_its_client_has(caplog):
+    caplog.handler.addFilter(AddRequestId())
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.answers = fail_with_secret
+        response = await gateway.client.post(CHAT, json={}, headers={"x-request-id": "mine"})
+    assert response.headers["x-request-id"] == "mine"
+    assert "mine" in str(error_of(response)["message"])
+    (record,) = [record for record in caplog.records if record.name == "proxima_server.errors"]
+    assert record.request_id == "mine"
+    assert record.exc_info is not None
+
+
+async def test_errors_say_whether_to_retry():
+    async with fake_gateway() as gateway:
+        loading = await gateway.client.post(CHAT, json={})
+        await gateway.ready()
+        broken = await gateway.client.post(CHAT, content=b"{", headers=JSON)
+    assert (loading.headers["x-should-retry"], broken.headers["x-should-retry"]) == ("true", "false")
+
+
+def test_a_message_is_always_sendable():
+    # A lone surrogate, as a client can send it in JSON, is no UTF-8.
+    error = APIError(ErrorCode.INVALID_VALUE, "no \ud800", param="\udfff" * 10_000)
+    error.response()
+    assert len(error.param or "") == MAX_PARAM_CHARS
