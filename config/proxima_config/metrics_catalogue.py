@@ -62,6 +62,13 @@ HTTP_REQUESTS = Metric(
 HTTP_IN_FLIGHT = Metric(
     "proxima_http_requests_in_flight", Kind.GAUGE, (), "Requests being answered; a stream until it ends.", "requests"
 )
+IGNORED_PARAMS = Metric(
+    "proxima_ignored_params_total",
+    Kind.COUNTER,
+    ("param",),
+    "Parameters without effect in requests, named to the client in x-proxima-ignored-params; `other` is any unknown.",
+    "requests",
+)
 STREAM_ERRORS = Metric(
     "proxima_stream_errors_total",
     Kind.COUNTER,
@@ -154,6 +161,7 @@ METRICS: tuple[Metric, ...] = (
     SCHEDULER_INFO,
     HTTP_REQUESTS,
     HTTP_IN_FLIGHT,
+    IGNORED_PARAMS,
     STREAM_ERRORS,
     SCHEDULER_STEPS,
     SCHEDULER_RUNNING,

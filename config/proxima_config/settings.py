@@ -48,6 +48,25 @@ class ServerSettings(Section):
     docs: bool = Field(
         default=True, description="Serve the interactive API docs at /docs and the schema at /openapi.json."
     )
+    strict_params: bool = Field(
+        default=False,
+        description="Refuse parameters that have no effect here with 400, instead of listing them in the header "
+        "x-proxima-ignored-params.",
+    )
+    max_sequences: int = Field(
+        default=256,
+        ge=1,
+        le=16384,
+        description="Most answers one request may ask for: its prompts times `n`. Each is a sequence of its own to the "
+        "engine.",
+    )
+    ping_s: float = Field(
+        default=10.0,
+        ge=0,
+        le=3600,
+        description="Seconds between comments in a stream that keep proxies and clients from taking it for dead while "
+        "the request waits or its prompt is computed. 0 for none.",
+    )
 
 
 class SchedulerSettings(Section):

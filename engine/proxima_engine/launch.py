@@ -56,8 +56,18 @@ def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool
             "engine.worker_cls=%s replaces the CPU worker: a request with `seed` can stop the engine",
             engine["worker_cls"],
         )
+    engine["structured_outputs_config"] = _structured_outputs(engine.get("structured_outputs_config"))
     engine["additional_config"] = _additional_config(settings)
     return ["--model", model.path_or_id, *to_argv(engine)]
+
+
+def _structured_outputs(own: Any) -> Any:
+    """One backend for all grammars, unless the user names another.
+
+    vLLM's `auto` accepts a request that any backend can serve, and compiles it with the backend of the first request
+    that came: what another backend was to serve then fails in the engine, or is constrained by less than it says.
+    """
+    return {"backend": "xgrammar", **own} if isinstance(own, Mapping) else own or {"backend": "xgrammar"}
 
 
 def _additional_config(settings: ProximaSettings) -> dict[str, Any]:

@@ -13,15 +13,15 @@ from fastapi.routing import APIRoute
 from proxima_config.settings import ProximaSettings
 from proxima_engine.runtime import EngineRuntime
 from proxima_server import errors, openapi
-from proxima_server.asgi import CollapseSlashes, CountRequests
+from proxima_server.asgi import AnswerHead, CountRequests, NormalizePath
 from proxima_server.gateway import Gateway, LoadServing
 from proxima_server.metrics.exposition import own_registry
 from proxima_server.request_id import IdentifyRequests
-from proxima_server.routes import completions, generate, health, metrics, models, tokenization, version
+from proxima_server.routes import completions, docs, generate, health, messages, metrics, models, tokenization, version
 from proxima_server.serving import ServingLayer
 from proxima_server.versions import proxima_version
 
-_ROUTERS = (completions, generate, tokenization, models, health, metrics, version)
+_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, version)
 
 
 async def load_vllm_serving(runtime: EngineRuntime) -> ServingLayer:
@@ -52,15 +52,18 @@ def create_app(
         version=proxima_version(),
         description="OpenAI-compatible serving gateway over vLLM",
         root_path=settings.server.root_path,
-        docs_url="/docs" if settings.server.docs else None,
-        openapi_url="/openapi.json" if settings.server.docs else None,
+        docs_url=None,
+        openapi_url=docs.OPENAPI_URL if settings.server.docs else None,
         redoc_url=None,
+        redirect_slashes=False,
         lifespan=lifespan,
     )
     app.state.gateway = gateway
     app.state.registry = own_registry(gateway)
     for module in _ROUTERS:
         app.include_router(module.router)
+    if settings.server.docs:
+        app.include_router(docs.router)
     errors.install(app)
     openapi.install(app, gateway)
     gateway.metrics.show_routes(
@@ -68,6 +71,7 @@ def create_app(
     )
     # The last added is the outermost.
     app.add_middleware(CountRequests, metrics=gateway.metrics)
-    app.add_middleware(CollapseSlashes)
+    app.add_middleware(NormalizePath)
+    app.add_middleware(AnswerHead)
     app.add_middleware(IdentifyRequests)
     return app

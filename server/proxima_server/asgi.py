@@ -16,16 +16,29 @@ UNMATCHED_ROUTE = "unmatched"
 """Label of requests for paths that do not exist, which would otherwise make endless label values."""
 
 
-class CollapseSlashes:
-    """`//v1//models` is `/v1/models`: clients whose base URL ends in a slash are common."""
+class NormalizePath:
+    """`//v1//models/` is `/v1/models`: clients whose base URL ends in a slash, or who add one, are common."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and "//" in scope["path"]:
-            scope["path"] = _SLASHES.sub("/", scope["path"])
-            scope["raw_path"] = _RAW_SLASHES.sub(b"/", scope.get("raw_path") or b"")
+        path = scope.get("path", "")
+        if scope["type"] == "http" and ("//" in path or (path.endswith("/") and path != "/")):
+            scope["path"] = _SLASHES.sub("/", path).rstrip("/") or "/"
+            scope["raw_path"] = _RAW_SLASHES.sub(b"/", scope.get("raw_path") or b"").rstrip(b"/") or b"/"
+        await self.app(scope, receive, send)
+
+
+class AnswerHead:
+    """HEAD is answered as GET is; the server leaves the body out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
         await self.app(scope, receive, send)
 
 

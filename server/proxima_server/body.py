@@ -7,15 +7,17 @@ imported only while the engine loads, long after HTTP answers.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import Request
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect
 
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.shapes import unrepresentable
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Roomy for prompts with embedded images, small enough that one client cannot fill the memory."""
@@ -25,16 +27,20 @@ _SHOWN_VALUE_CHARS = 80
 
 async def read_object(request: Request, *, check_content_type: bool = True) -> dict[str, Any]:
     """The JSON object in the body of `request`. Raises APIError."""
+    _refuse_encoding(request)
     if check_content_type:
         _require_json(request)
+    raw = await _read(request)
     try:
-        text = (await _read(request)).decode()
-        body = json.loads(text, parse_constant=_refuse_constant)
-    # json.loads raises plain ValueError for integers of absurd length, RecursionError for absurd nesting.
-    except (ValueError, RecursionError) as error:
+        # Bounds depth and length of numbers, and refuses what is no Unicode text (a lone surrogate).
+        body = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
         raise APIError(ErrorCode.INVALID_JSON, f"The request body is not valid JSON: {error}") from error
     if not isinstance(body, dict):
         raise APIError(ErrorCode.INVALID_JSON, "The request body must be a JSON object")
+    path = unrepresentable(body) if _HUGE_NUMBER.search(raw) else None
+    if path is not None:
+        raise APIError(ErrorCode.INVALID_VALUE, f"Invalid '{path}': the number is too large", param=path)
     return body
 
 
@@ -44,14 +50,64 @@ def validation_error(error: ValidationError, body: Mapping[str, Any]) -> APIErro
     # A value that fits no member of a union yields errors for each member. The deepest ones belong to the member
     # that fits best, and a literal that differs (`role`) only says that another member was meant.
     telling = min(
-        details, key=lambda detail: (-len(_path(detail, body)), detail["type"] in ("literal_error", "missing"))
+        details,
+        key=lambda detail: (
+            -len(_path(detail, body)),
+            detail["type"] in ("literal_error", "missing"),
+            # A value of the right type tells which member was meant.
+            detail["type"].endswith("_type"),
+        ),
     )
     path = _path(telling, body)
-    name = _dotted(path) or "body"
+    name = _dotted(path)
+    param = name or None
     if telling["type"] == "missing":
-        return APIError(ErrorCode.MISSING_REQUIRED_PARAMETER, f"Missing required parameter: '{name}'", param=name)
-    value = _shown(telling["input"])
-    return APIError(ErrorCode.INVALID_VALUE, f"Invalid '{name}': {telling['msg']} (got {value})", param=name)
+        return APIError(ErrorCode.MISSING_REQUIRED_PARAMETER, f"Missing required parameter: '{name}'", param=param)
+    rule = _rule(telling["msg"])
+    if not path:
+        return APIError(ErrorCode.INVALID_VALUE, f"Invalid request: {rule}", param=param)
+    return APIError(
+        ErrorCode.INVALID_VALUE, f"Invalid '{name}': {rule} (got {_shown(_value(path, body))})", param=param
+    )
+
+
+_HUGE_NUMBER = re.compile(rb"\d{19}|[eE]\+?\d{3}")
+"""What a number beyond 64 bits has in it; the parser takes such numbers, the engine does not."""
+
+_PLAIN_WORDS = {
+    "Input should be": "it must be",
+    "a valid dictionary": "an object",
+    "a valid list": "an array",
+    "a valid array": "an array",
+    "iterable": "an array",
+    "a valid string": "a string",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid boolean": "a boolean",
+    "Value error, ": "",
+    "Assertion failed, ": "",
+    "List should have": "it must have",
+    "String should have": "it must have",
+    "String should match": "it must match",
+    "Dictionary should have": "it must have",
+}
+
+
+def _rule(message: str) -> str:
+    """pydantic's message in the words of JSON."""
+    for theirs, ours in _PLAIN_WORDS.items():
+        message = message.replace(theirs, ours)
+    return message
+
+
+def _refuse_encoding(request: Request) -> None:
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise APIError(
+            ErrorCode.UNSUPPORTED_CONTENT_ENCODING,
+            f"Send the body as it is: Content-Encoding '{encoding}' is not supported",
+            headers={"Accept-Encoding": "identity"},
+        )
 
 
 def _require_json(request: Request) -> None:
@@ -73,10 +129,6 @@ async def _read(request: Request) -> bytes:
     except ClientDisconnect as error:
         raise APIError(ErrorCode.CLIENT_CLOSED_REQUEST, "The client went away") from error
     return bytes(chunks)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _path(detail: ErrorDetails, body: Mapping[str, Any]) -> list[str | int]:
@@ -106,6 +158,17 @@ def _dotted(path: Sequence[str | int]) -> str:
     return name
 
 
+def _value(path: Sequence[str | int], body: Any) -> Any:
+    for part in path:
+        body = body[part]
+    return body
+
+
 def _shown(value: object) -> str:
-    text = repr(value)
+    """`value` as JSON, cut."""
+    if isinstance(value, str):
+        value = value[:_SHOWN_VALUE_CHARS]
+    elif isinstance(value, Mapping | list):
+        return "an object" if isinstance(value, Mapping) else "an array"
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN_VALUE_CHARS else text[: _SHOWN_VALUE_CHARS - 1] + "…"

@@ -37,6 +37,8 @@ class ErrorCode(StrEnum):
     UNKNOWN_PARAMETER = "unknown_parameter"
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     INVALID_VALUE = "invalid_value"
+    NOT_SUPPORTED = "not_supported"
+    """The served model, or vLLM, cannot do what is asked."""
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     INVALID_API_KEY = "invalid_api_key"
     PERMISSION_DENIED = "permission_denied"
@@ -56,7 +58,6 @@ class ErrorCode(StrEnum):
     HEADERS_TOO_LARGE = "headers_too_large"
     CLIENT_CLOSED_REQUEST = "client_closed_request"
     INTERNAL_ERROR = "internal_error"
-    NOT_SUPPORTED = "not_supported"
     ENGINE_OVERLOADED = "engine_overloaded"
     ENGINE_UNAVAILABLE = "engine_unavailable"
     SERVER_DRAINING = "server_draining"
@@ -81,6 +82,8 @@ KINDS: Mapping[ErrorCode, ErrorKind] = {
     ErrorCode.UNKNOWN_PARAMETER: ErrorKind(400, _INVALID_REQUEST),
     ErrorCode.UNSUPPORTED_PARAMETER: ErrorKind(400, _INVALID_REQUEST),
     ErrorCode.INVALID_VALUE: ErrorKind(400, _INVALID_REQUEST),
+    # Not 501: OpenAI's clients retry each 5xx, and no retry makes a model do what it cannot.
+    ErrorCode.NOT_SUPPORTED: ErrorKind(400, _INVALID_REQUEST),
     ErrorCode.CONTEXT_LENGTH_EXCEEDED: ErrorKind(400, _INVALID_REQUEST),
     ErrorCode.INVALID_API_KEY: ErrorKind(401, "authentication_error"),
     ErrorCode.PERMISSION_DENIED: ErrorKind(403, "permission_error"),
@@ -97,7 +100,6 @@ KINDS: Mapping[ErrorCode, ErrorKind] = {
     ErrorCode.HEADERS_TOO_LARGE: ErrorKind(431, _INVALID_REQUEST),
     ErrorCode.CLIENT_CLOSED_REQUEST: ErrorKind(CLIENT_CLOSED_REQUEST, _INVALID_REQUEST),
     ErrorCode.INTERNAL_ERROR: ErrorKind(500, "server_error", retry=True),
-    ErrorCode.NOT_SUPPORTED: ErrorKind(501, _INVALID_REQUEST),
     ErrorCode.ENGINE_OVERLOADED: ErrorKind(503, _UNAVAILABLE, retry=True),
     ErrorCode.ENGINE_UNAVAILABLE: ErrorKind(503, _UNAVAILABLE, retry=True),
     ErrorCode.SERVER_DRAINING: ErrorKind(503, _UNAVAILABLE, retry=True),
@@ -117,7 +119,6 @@ _CODE_OF_STATUS: Mapping[int, ErrorCode] = {
     415: ErrorCode.INVALID_CONTENT_TYPE,
     429: ErrorCode.RATE_LIMIT_EXCEEDED,
     431: ErrorCode.HEADERS_TOO_LARGE,
-    501: ErrorCode.NOT_SUPPORTED,
     503: ErrorCode.ENGINE_OVERLOADED,
     504: ErrorCode.DEADLINE_EXCEEDED,
 }
@@ -154,9 +155,10 @@ class APIError(Exception):
             }
         }
 
-    def response(self) -> Response:
+    def response(self, about: Mapping[str, str] | None = None) -> Response:
+        """The error as a response, with what else its body is to say."""
         headers = {"x-should-retry": str(KINDS[self.code].retry).lower(), **self.headers}
-        return JSONResponse(self.body(), status_code=self.status, headers=headers)
+        return JSONResponse({**(about or {}), **self.body()}, status_code=self.status, headers=headers)
 
     def event(self) -> bytes:
         """The error as one server-sent event."""
@@ -210,9 +212,11 @@ class AnswerUnexpected:
             await internal_error().response()(scope, receive, send)
 
 
-async def _answer_api_error(_request: Request, error: Exception) -> Response:
+async def _answer_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, APIError)  # noqa: S101 - registered for this type only
-    return error.response()
+    # Anthropic's clients look for the word, and take the rest as it is.
+    about = {"type": "error"} if request.url.path.startswith("/v1/messages") else {}
+    return error.response(about)
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:

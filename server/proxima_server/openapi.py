@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from proxima_engine.runtime import EnginePhase
+from proxima_server.errors import KINDS, MAX_MESSAGE_CHARS, MAX_PARAM_CHARS, ErrorCode
 from proxima_server.gateway import Gateway
 
 GENERATE_SCHEMA: Mapping[str, Any] = {
@@ -16,6 +17,24 @@ GENERATE_SCHEMA: Mapping[str, Any] = {
     "required": ["prompt"],
     "properties": {"prompt": {"type": "string"}, "stream": {"type": "boolean", "default": False}},
     "additionalProperties": {"description": "any sampling parameter of /v1/completions"},
+}
+
+
+ERROR_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string", "maxLength": MAX_MESSAGE_CHARS},
+                "type": {"type": "string", "enum": sorted({kind.type for kind in KINDS.values()})},
+                "param": {"type": ["string", "null"], "maxLength": MAX_PARAM_CHARS},
+                "code": {"type": "string", "enum": [code.value for code in ErrorCode]},
+            },
+        }
+    },
 }
 
 
@@ -28,6 +47,7 @@ def install(app: FastAPI, gateway: Gateway) -> None:
             return kept
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         _set_request(document, "/generate", GENERATE_SCHEMA)
+        _describe_errors(document)
         if gateway.phase is EnginePhase.READY:
             for path, (request, response) in gateway.serving.schemas().items():
                 _set_request(document, path, _with_components(document, request))
@@ -36,6 +56,19 @@ def install(app: FastAPI, gateway: Gateway) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+def _describe_errors(document: dict[str, Any]) -> None:
+    """All operations fail alike. FastAPI describes errors of its own, which are translated before they are sent."""
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas.pop("HTTPValidationError", None)
+    schemas.pop("ValidationError", None)
+    schemas["Error"] = ERROR_SCHEMA
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)
+            operation["responses"]["default"] = {"description": "an error", "content": error}
 
 
 def _with_components(document: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 import uuid
 from contextvars import ContextVar
 
@@ -15,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADER = "x-request-id"
+PROCESSING_MS = "openai-processing-ms"
 
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}")
 """What may stand in a log line, a header and a trace without being escaped or cut."""
@@ -31,7 +33,8 @@ def choose(offered: str | None) -> str:
 
 
 class IdentifyRequests:
-    """Gives each request its id, and each answer the header that says it."""
+    """Gives each request its id and its time of arrival (`request.state.arrived_s`, of time.monotonic), and each answer
+    the headers that say which request it answers and after how long."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -41,11 +44,14 @@ class IdentifyRequests:
             await self.app(scope, receive, send)
             return
         request_id = choose(Headers(scope=scope).get(HEADER))
-        scope.setdefault("state", {})["request_id"] = request_id
+        arrived_s = time.monotonic()
+        scope.setdefault("state", {}).update(request_id=request_id, arrived_s=arrived_s)
 
         async def say(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = request_id
+                headers[PROCESSING_MS] = f"{(time.monotonic() - arrived_s) * 1000:.0f}"
             await send(message)
 
         token = current_request_id.set(request_id)

@@ -24,7 +24,10 @@ _COUNTS = frozenset(
     }
 )
 _PATTERNS = frozenset({"pattern", "regex"})
-_REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_TOKENS = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]|\{(?P<low>\d+)(?:,(?P<high>\d*))?\}|[^\\()\[{]+|.", re.DOTALL
+)
+"""Of a regular expression: an escape, a set of characters, a bracket, a count, or anything else."""
 
 
 def check_repetitions(body: Mapping[str, Any]) -> None:
@@ -55,6 +58,26 @@ def _counts(body: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _repeats(pattern: str) -> Iterator[int]:
-    """The larger count of each `{n}`, `{n,}` and `{n,m}`; a number of absurd length counts as too large."""
-    for low, high in _REPEAT.findall(pattern):
-        yield max(int(digits) if len(digits) < 10 else MAX_REPETITIONS + 1 for digits in (low, high or low))
+    """How often each `{n}`, `{n,}` and `{n,m}` repeats its atom, with the repeats inside of it: nested counts multiply.
+
+    A number of absurd length counts as too large, and so does what it is multiplied with.
+    """
+    groups = [1]
+    """The largest product inside of each open group so far."""
+    atom = 1
+    """The product of what a count that comes next would repeat."""
+    for token in _TOKENS.finditer(pattern):
+        text = token.group()
+        if text == "(":
+            groups.append(1)
+        elif text == ")":
+            atom = groups.pop() if len(groups) > 1 else 1
+            groups[-1] = max(groups[-1], atom)
+        elif text[0] == "{":
+            digits = (token["low"], token["high"] or token["low"])
+            count = max(int(each) if len(each) < 10 else MAX_REPETITIONS + 1 for each in digits)
+            atom = min(atom * max(count, 1), MAX_REPETITIONS + 1)
+            groups[-1] = max(groups[-1], atom)
+            yield atom
+        else:
+            atom = 1

@@ -6,22 +6,19 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
 from fastapi import Request
+from starlette.responses import Response
 
-from proxima_server.errors import APIError
-
-Answer = bytes | AsyncGenerator[str, None]
-"""A JSON document, or server-sent events ready to be sent."""
+Answer = bytes | Response | AsyncGenerator[str, None]
+"""A JSON document, a response of another kind (embeddings as bytes), or server-sent events ready to be sent. The
+events raise APIError where the answer fails."""
 
 
 class ServingLayer(Protocol):
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> Answer:
-        """Do what the endpoint `path` does. Raises APIError."""
+        """Do what the endpoint `path` does. Raises APIError. What it learns goes to the notes of `request`."""
 
     async def models(self) -> dict[str, Any]:
         """OpenAI's list of models."""
-
-    def stream_error(self, event: str) -> APIError:
-        """The error inside an error event of a stream from `answer`."""
 
     def known_fields(self, path: str) -> frozenset[str]:
         """Fields that the request of the endpoint `path` may have."""

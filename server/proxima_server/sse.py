@@ -1,23 +1,22 @@
-"""Server-sent events: vLLM's ready-made events on their way to the client.
+"""Server-sent events on their way to the client.
 
-vLLM ends a stream that failed with an error event *and* `[DONE]`, which tells clients that all went well. Here a
-failed stream ends with exactly one error event.
+A stream that ends well ends as its source does. One that fails ends with exactly one error event, and nothing after it
+says that all is well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from typing import Any
 
-from sse_starlette import EventSourceResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
-from proxima_server.errors import APIError, ErrorCode
-
-ERROR_PREFIX = 'data: {"error":'
+from proxima_server.errors import APIError, ErrorCode, internal_error
 
 FIRST_EVENT_GRACE_S = 0.2
 """How long the status line waits for the first event. The engine refuses a request within milliseconds: the client
@@ -25,26 +24,41 @@ then gets a true HTTP error instead of a 200 whose only event is one."""
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
+_WAITING = b": waiting\n\n"
+"""A comment, which clients skip: sent at once when there is nothing else yet, so that they and proxies see a byte."""
+
 # sse-starlette would cut running streams as soon as the server is asked to stop; ours may finish.
 AppStatus.enable_automatic_graceful_drain = False
 
-Translate = Callable[[str], APIError]
-"""Makes the error of our taxonomy from an error event of vLLM."""
+_logger = logging.getLogger(__name__)
+
 CountError = Callable[[ErrorCode], None]
+ErrorEvent = Callable[[APIError], bytes]
 
 
 class Events:
-    """vLLM's events as bytes, which sse-starlette passes through (it would frame text a second time)."""
+    """Ready-made events as bytes, which sse-starlette passes through (it would frame text a second time).
 
-    def __init__(self, source: AsyncGenerator[str, None], translate: Translate, count_error: CountError) -> None:
+    `source` raises APIError when the stream fails. `error_event` frames it as the protocol of the stream does.
+    """
+
+    def __init__(
+        self,
+        source: AsyncGenerator[str, None],
+        count_error: CountError,
+        error_event: ErrorEvent = APIError.event,
+        *,
+        comments: bool = True,
+    ) -> None:
         self._source = source
-        self._translate = translate
         self._count_error = count_error
+        self._error_event = error_event
+        self._comments = comments
         self._first: asyncio.Future[str] | None = asyncio.ensure_future(anext(source))
         self._failed = False
 
     async def open(self) -> None:
-        """Wait briefly for the first event. Raises APIError if it is an error."""
+        """Wait briefly for the first event. Raises what the source raises instead of one."""
         try:
             await self._await_first()
         except BaseException:
@@ -55,8 +69,8 @@ class Events:
         if self._first is None:
             return
         await asyncio.wait({self._first}, timeout=FIRST_EVENT_GRACE_S)
-        if self._first.done() and self._first.result().startswith(ERROR_PREFIX):
-            raise self._translate(self._first.result())
+        if self._first.done() and not isinstance(self._first.exception(), StopAsyncIteration):
+            self._first.result()
 
     def __aiter__(self) -> Events:
         return self
@@ -64,29 +78,53 @@ class Events:
     async def __anext__(self) -> bytes:
         if self._failed:
             raise StopAsyncIteration
+        if self._comments and self._first is not None and not self._first.done():
+            self._comments = False
+            return _WAITING
         first, self._first = self._first, None
-        event = await (first if first is not None else anext(self._source))
-        if not event.startswith(ERROR_PREFIX):
-            return event.encode()
+        try:
+            event = await (first if first is not None else anext(self._source))
+        except APIError as error:
+            return self._fail(error)
+        except Exception as error:
+            if isinstance(error, StopAsyncIteration):
+                raise
+            _logger.exception("unexpected error in a stream")
+            return self._fail(internal_error())
+        return event.encode()
+
+    def _fail(self, error: APIError) -> bytes:
         self._failed = True
-        error = self._translate(event)
         self._count_error(error.code)
-        return error.event()
+        return self._error_event(error)
 
     async def aclose(self) -> None:
         """Close the source, which aborts the generation if it still runs."""
         if self._first is not None:
             self._first.cancel()
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await self._first
-        await self._source.aclose()
+            await asyncio.gather(self._first, return_exceptions=True)
+        with contextlib.suppress(APIError):
+            await self._source.aclose()
 
 
 class StreamedAnswer(EventSourceResponse):
-    """A streamed response that closes its events however it ends, even if it never began."""
+    """A streamed response that closes its events however it ends, even if it never began.
 
-    def __init__(self, content: AsyncIterable[bytes], events: Events, **options: Any) -> None:
-        super().__init__(content, headers=_HEADERS, **options)
+    Each `ping_s` a comment is sent, whether tokens flow or the request still waits, so that nobody in between takes the
+    connection for dead; 0 for never.
+    """
+
+    def __init__(
+        self,
+        content: AsyncIterable[bytes],
+        events: Events,
+        ping_s: float,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            content, headers={**_HEADERS, **(headers or {})}, ping=ping_s, ping_message_factory=_ping, **options
+        )
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,3 +132,7 @@ class StreamedAnswer(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._events.aclose()
+
+
+def _ping() -> ServerSentEvent:
+    return ServerSentEvent(comment="ping", sep="\n")

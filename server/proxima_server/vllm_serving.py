@@ -1,4 +1,4 @@
-"""vLLM's serving layer behind our routes: the only module of the server that imports vLLM.
+"""vLLM's serving layer behind our routes.
 
 Importing it takes seconds, so nothing imports it before the engine is ready. vLLM renders chats, parses tools, builds
 responses and events; here its requests are validated and its errors become errors of our taxonomy.
@@ -6,94 +6,39 @@ responses and events; here its requests are validated and its errors become erro
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from functools import cached_property
 from typing import Any
 
 from fastapi import Request
-from jinja2 import TemplateError
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import State
+from starlette.responses import Response
+from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensResponse, AnthropicMessagesResponse
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionResponse
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest, CompletionResponse
-from vllm.entrypoints.serve import create_error_response
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.entrypoints.serve.tokenize.protocol import (
-    DetokenizeRequest,
-    DetokenizeResponse,
-    TokenizeChatRequest,
-    TokenizeCompletionRequest,
-    TokenizeResponse,
-)
-from vllm.exceptions import GracefulHTTPError, VLLMError
+from vllm.exceptions import VLLMValidationError
 from vllm.reasoning import ReasoningParserManager
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tool_parsers import ToolParserManager
-from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
 from proxima_engine.runtime import EngineRuntime
+from proxima_server import hints, parameters, schemas, streaming
+from proxima_server.answer_notes import AnswerNotes, notes_of
 from proxima_server.body import validation_error
-from proxima_server.errors import APIError, ErrorCode, code_of_status, internal_error
+from proxima_server.errors import APIError, ErrorCode
 from proxima_server.schema_limits import check_repetitions
 from proxima_server.serving import Answer
+from proxima_server.vllm_endpoints import ENDPOINTS, Endpoint
+from proxima_server.vllm_errors import REQUEST_ERRORS, ErrorTranslator
+from proxima_server.vllm_observed import Observed, ObservedClient, observed_request
 
-# Besides its own errors vLLM raises these for requests it cannot serve; anything else is a bug and stays one.
-REQUEST_ERRORS = (VLLMError, ValueError, TypeError, OverflowError, NotImplementedError, TemplateError)
-
-SCHEMA_REF = "#/components/schemas/{model}"
-
-_CONTEXT_LENGTH = re.compile(r"maximum context length|greater than max_model_len")
-# vLLM repeats in the message what `param` says.
-_PARAMETER_NOTE = re.compile(r" \(parameter=[^()]*\)$")
-
-
-@dataclass(frozen=True)
-class _Endpoint:
-    request: Callable[[Mapping[str, Any]], type[BaseModel]]
-    """The model of a request, chosen by its body."""
-    requests: tuple[type[BaseModel], ...]
-    response: type[BaseModel]
-    handler: str
-    """Attribute of vLLM's application state."""
-    method: str
-
-
-def _always(model: type[BaseModel]) -> Callable[[Mapping[str, Any]], type[BaseModel]]:
-    return lambda _body: model
-
-
-ENDPOINTS: Mapping[str, _Endpoint] = {
-    "/v1/chat/completions": _Endpoint(
-        _always(ChatCompletionRequest),
-        (ChatCompletionRequest,),
-        ChatCompletionResponse,
-        "openai_serving_chat",
-        "create_chat_completion",
-    ),
-    "/v1/completions": _Endpoint(
-        _always(CompletionRequest),
-        (CompletionRequest,),
-        CompletionResponse,
-        "openai_serving_completion",
-        "create_completion",
-    ),
-    "/tokenize": _Endpoint(
-        lambda body: TokenizeChatRequest if "messages" in body else TokenizeCompletionRequest,
-        (TokenizeCompletionRequest, TokenizeChatRequest),
-        TokenizeResponse,
-        "serving_tokenization",
-        "create_tokenize",
-    ),
-    "/detokenize": _Endpoint(
-        _always(DetokenizeRequest),
-        (DetokenizeRequest,),
-        DetokenizeResponse,
-        "serving_tokenization",
-        "create_detokenize",
-    ),
-}
+# All that vLLM's handlers read from headers and clients may say: the rest (priority, rank) is for the door to decide.
+_PASSED_HEADERS = frozenset({b"traceparent", b"tracestate"})
 
 
 class VLLMServing:
@@ -102,57 +47,111 @@ class VLLMServing:
     def __init__(self, runtime: EngineRuntime, state: State) -> None:
         self._runtime = runtime
         self._state = state
+        self._errors = ErrorTranslator(self._cause_of_death)
 
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> Answer:
         endpoint = ENDPOINTS[path]
         handler = getattr(self._state, endpoint.handler, None)
         if handler is None:
             raise APIError(ErrorCode.NOT_SUPPORTED, f"The served model does not support {path}")
-        check_repetitions(body)
+        observed = Observed(notes_of(request))
+        observed_request.set(observed)
         try:
-            parsed = endpoint.request(body).model_validate(body)
-            result = await getattr(handler, endpoint.method)(parsed, request)
+            parsed = self._parse(endpoint, body, request)
+            result = await getattr(handler, endpoint.method)(parsed, _shown_to_vllm(request))
         except ValidationError as error:
             raise validation_error(error, body) from error
-        except EngineDeadError as error:
-            raise self._engine_died() from error
         except REQUEST_ERRORS as error:
-            raise self._translate(create_error_response(error), error) from error
+            raise self._errors.exception(observed.failure or error, body) from error
         if isinstance(result, ErrorResponse):
-            raise self._translate(result)
-        return result.model_dump_json().encode() if isinstance(result, BaseModel) else result
+            raise self._failed(result, body, observed)
+        if isinstance(result, BaseModel):
+            return _document(result, observed.notes)
+        return result if isinstance(result, Response) else self._stream(path, result, body, observed)
 
     async def models(self) -> dict[str, Any]:
         listed: dict[str, Any] = (await self._state.openai_serving_models.show_available_models()).model_dump()
+        for card in listed["data"]:
+            # Where a model lies on this machine is nobody's business.
+            if (card["root"] or "").startswith(("/", ".", "~")):
+                card["root"] = card["id"]
         return listed
-
-    def stream_error(self, event: str) -> APIError:
-        return self._translate(ErrorResponse.model_validate(json.loads(event.removeprefix("data: "))))
 
     def known_fields(self, path: str) -> frozenset[str]:
         return frozenset(name for model in ENDPOINTS[path].requests for name in model.model_fields)
 
     def schemas(self) -> Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        return {path: (_schema(*each.requests), _schema(each.response)) for path, each in ENDPOINTS.items()}
+        served = {path: each for path, each in ENDPOINTS.items() if getattr(self._state, each.handler, None)}
+        return {path: each.schemas() for path, each in served.items()}
 
-    def _translate(self, response: ErrorResponse, cause: Exception | None = None) -> APIError:
-        """Our error for vLLM's: its codes are HTTP statuses, ours are words."""
-        error = response.error
-        code = code_of_status(error.code)
-        if code is ErrorCode.NOT_FOUND and error.param == "model":
-            code = ErrorCode.MODEL_NOT_FOUND
-        elif code is ErrorCode.INVALID_VALUE and _CONTEXT_LENGTH.search(error.message):
-            code = ErrorCode.CONTEXT_LENGTH_EXCEEDED
-        elif code is ErrorCode.INTERNAL_ERROR:
-            return self._engine_died() if self._state.engine_client.errored else internal_error()
-        headers = {"Retry-After": "1"} if isinstance(cause, GracefulHTTPError) else None
-        return APIError(code, _PARAMETER_NOTE.sub("", error.message), param=error.param, headers=headers)
+    def _parse(self, endpoint: Endpoint, body: dict[str, Any], request: Request) -> BaseModel:
+        """The request as vLLM takes it. Raises APIError, ValidationError or what vLLM's validators raise."""
+        model, notes = endpoint.request(body), notes_of(request)
+        parameters.refuse_unsupported(body)
+        endpoint.shapes[model].model_validate(body)
+        check_repetitions(body)
+        schemas.check(body)
+        schemas.constrain_forced_calls(body, _has_grammar)
+        without_effect = parameters.without_effect(body) + [name for name in self._inactive if body.get(name)]
+        body.pop("request_id", None)
+        served = parameters.tier_of(hints.hints_of(request).request_class)
+        if body.pop(parameters.SERVICE_TIER, None) is not None:
+            notes.service_tier = served
+        if parameters.SERVICE_TIER in model.model_fields:
+            body[parameters.SERVICE_TIER] = served
+        if hints.FIELD in model.model_fields:
+            hints.write(body, hints.hints_of(request))
+        parsed = model.model_validate(body)
+        notes.ignored = without_effect + parameters.unknown(body, parsed)
+        if notes.ignored and self._runtime.settings.server.strict_params:
+            raise parameters.refused_ignored(notes.ignored[0])
+        return parsed
 
-    def _engine_died(self) -> APIError:
-        cause = self._runtime.failure or "the engine died"
-        return APIError(
-            ErrorCode.ENGINE_UNAVAILABLE, f"Requests cannot be served: {cause}", headers={"Retry-After": "30"}
-        )
+    def _failed(self, response: ErrorResponse, body: Mapping[str, Any], observed: Observed) -> APIError:
+        """The error of a request that vLLM answers with `response`: what the engine said is more precise."""
+        if observed.failure is not None:
+            return self._errors.exception(observed.failure, body)
+        return self._errors.response(response, body)
+
+    def _stream(self, path: str, source: Any, body: dict[str, Any], observed: Observed) -> AsyncGenerator[str, None]:
+        def translate(error: Mapping[str, Any]) -> APIError:
+            complete = {"message": "", "type": "", "code": 500, **error}
+            return self._failed(ErrorResponse.model_validate({"error": complete}), body, observed)
+
+        if path == "/v1/responses":
+            events = streaming.response_events(source, translate)
+        elif path == "/v1/messages":
+            events = streaming.message_events(source, translate)
+        else:
+            events = streaming.openai_events(source, translate, observed.notes.service_tier)
+        return self._guarded(events, body, observed)
+
+    async def _guarded(
+        self, events: AsyncGenerator[str, None], body: dict[str, Any], observed: Observed
+    ) -> AsyncGenerator[str, None]:
+        """`events`, with what vLLM raises in our taxonomy."""
+        async with aclosing(events):
+            try:
+                async for event in events:
+                    yield event
+            except REQUEST_ERRORS as error:
+                raise self._errors.exception(observed.failure or error, body) from error
+
+    @cached_property
+    def _inactive(self) -> tuple[str, ...]:
+        """Parameters that do nothing as this engine is configured."""
+        config = self._state.engine_client.vllm_config
+        # A request's id is that of its header.
+        names = ["request_id"]
+        names += ["priority"] if config.scheduler_config.policy == "fcfs" else []
+        names += ["kv_transfer_params"] if config.kv_transfer_config is None else []
+        names += ["ec_transfer_params"] if config.ec_transfer_config is None else []
+        return tuple(names)
+
+    def _cause_of_death(self) -> str | None:
+        if not self._state.engine_client.errored:
+            return None
+        return self._runtime.failure or "the engine died"
 
 
 async def load(runtime: EngineRuntime) -> VLLMServing:
@@ -163,14 +162,39 @@ async def load(runtime: EngineRuntime) -> VLLMServing:
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     state = State()
-    client = runtime.client
+    client = ObservedClient(runtime.client)
     await init_app_state(client, state, args, await client.get_supported_tasks())
     return VLLMServing(runtime, state)
 
 
-def _schema(*models: type[BaseModel]) -> Mapping[str, Any]:
-    schemas = [TypeAdapter(model).json_schema(ref_template=SCHEMA_REF) for model in models]
-    if len(schemas) == 1:
-        return schemas[0]
-    shared = {name: each for schema in schemas for name, each in schema.pop("$defs", {}).items()}
-    return {"anyOf": schemas, "$defs": shared}
+def _shown_to_vllm(request: Request | None) -> Request | None:
+    """`request` with the headers that its client may set, and with its id as we know it."""
+    if request is None:
+        return None
+    headers = [(name, value) for name, value in request.scope["headers"] if name in _PASSED_HEADERS]
+    headers.append((b"x-request-id", request.state.request_id.encode()))
+    return Request({**request.scope, "headers": headers}, request.receive)
+
+
+def _has_grammar(schema: Mapping[str, Any]) -> bool:
+    """Whether text can be constrained to `schema`."""
+    try:
+        validate_xgrammar_grammar(SamplingParams(structured_outputs=StructuredOutputsParams(json=dict(schema))))
+    except (VLLMValidationError, ValueError, TypeError):
+        return False
+    return True
+
+
+def _document(result: BaseModel, notes: AnswerNotes) -> bytes:
+    """A whole answer as JSON. Raises APIError if the engine gave it up."""
+    without_nulls = isinstance(result, AnthropicMessagesResponse | AnthropicCountTokensResponse)
+    if isinstance(result, ChatCompletionResponse | CompletionResponse):
+        for choice in result.choices:
+            choice.finish_reason = streaming.FINISH_REASONS.get(choice.finish_reason or "", choice.finish_reason)
+            reasoning = getattr(getattr(choice, "message", None), "reasoning", None)
+            if reasoning is not None:
+                choice.message.reasoning_content = reasoning
+        if notes.service_tier is not None:
+            result.service_tier = notes.service_tier
+    document: str = result.model_dump_json(by_alias=True, exclude_none=without_nulls)
+    return document.encode()

@@ -21,7 +21,8 @@ from proxima_server.app import create_app
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.listening import listen, url
 
-ERROR_EVENT = 'data: {"error": {"message": "the worker broke", "type": "InternalServerError", "code": 500}}\n\n'
+BROKEN = APIError(ErrorCode.INTERNAL_ERROR, "the worker broke")
+"""Among the events of a stream: there it fails."""
 
 
 @dataclass
@@ -64,12 +65,15 @@ class FakeServing:
     """Answers what the test scripted, and notes whether its streams were closed."""
 
     def __init__(self) -> None:
-        self.events: list[str] = ['data: {"choices": [{"index": 0, "text": "!"}]}\n\n', "data: [DONE]\n\n"]
+        self.events: list[str | Exception] = ['data: {"choices": [{"index": 0, "text": "!"}]}\n\n', "data: [DONE]\n\n"]
         self.answers: Callable[[dict[str, Any]], bytes] = lambda _body: b"{}"
         self.hold = asyncio.Event()
         self.hold.set()
         self.started = asyncio.Event()
         self.ended = asyncio.Event()
+        self.wait_first = asyncio.Event()
+        """Unset: streams wait before their first event."""
+        self.wait_first.set()
 
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> bytes | AsyncGenerator[str, None]:
         if body.get("stream"):
@@ -83,7 +87,10 @@ class FakeServing:
 
     async def _stream(self) -> AsyncGenerator[str, None]:
         try:
+            await self.wait_first.wait()
             for event in self.events:
+                if isinstance(event, Exception):
+                    raise event
                 yield event
                 self.started.set()
                 await self.hold.wait()
@@ -92,9 +99,6 @@ class FakeServing:
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [{"id": "fake"}, {"id": "org/adapter"}, {"id": "/srv/folder"}]}
-
-    def stream_error(self, event: str) -> APIError:
-        return APIError(ErrorCode.INTERNAL_ERROR, "the worker broke")
 
     def known_fields(self, path: str) -> frozenset[str]:
         return frozenset({"prompt", "max_tokens", "temperature", "n", "stream", "model"})

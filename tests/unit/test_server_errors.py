@@ -47,9 +47,14 @@ def test_a_message_never_quotes_a_whole_prompt():
         pytest.param("GET", CHAT, b"", {}, 405, "method_not_allowed", "POST", id="wrong_method"),
         pytest.param("POST", CHAT, b"{", JSON, 400, "invalid_json", "line 1", id="broken_json"),
         pytest.param("POST", CHAT, b"[1]", JSON, 400, "invalid_json", "object", id="not_an_object"),
-        pytest.param("POST", CHAT, b'{"t": NaN}', JSON, 400, "invalid_json", "NaN", id="not_a_number"),
+        pytest.param("POST", CHAT, b'{"t": NaN}', JSON, 400, "invalid_json", "line 1", id="not_a_number"),
         pytest.param("POST", CHAT, b"[" * 100_000, JSON, 400, "invalid_json", "", id="absurd_nesting"),
         pytest.param("POST", CHAT, b"\xff", JSON, 400, "invalid_json", "", id="not_utf8"),
+        pytest.param("POST", CHAT, b'{"a": "\\ud800"}', JSON, 400, "invalid_json", "line 1", id="no_text"),
+        pytest.param(
+            "POST", CHAT, b'{"n": %s}' % (b"9" * 5000), JSON, 400, "invalid_json", "range", id="absurd_number"
+        ),
+        pytest.param("POST", CHAT, b'{"a": [1, 1e999]}', JSON, 400, "invalid_value", "'a[1]'", id="infinite_number"),
         pytest.param(
             "POST", CHAT, b"{}", {"content-type": "text/plain"}, 415, "invalid_content_type", "text/plain", id="text"
         ),
@@ -76,6 +81,23 @@ async def test_bad_request(method, path, content, headers, status, code, says):
     error = error_of(response)
     assert error["code"] == code
     assert says in error["message"]
+
+
+async def test_a_compressed_body_is_named_as_such():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        response = await gateway.client.post(CHAT, content=b"\x1f\x8b", headers={**JSON, "content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert error_of(response)["code"] == "unsupported_content_encoding"
+    assert response.headers["accept-encoding"] == "identity"
+
+
+async def test_anthropics_clients_get_their_word():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        body = (await gateway.client.post("/v1/messages", content=b"{", headers=JSON)).json()
+    assert body.pop("type") == "error"
+    assert body["error"]["code"] == "invalid_json"
 
 
 async def test_wrong_method_names_the_right_one():
@@ -166,7 +188,7 @@ class _Chat(BaseModel):
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
             "messages[0].content[0].type",
             ErrorCode.INVALID_VALUE,
-            "'image'",
+            'got "image"',
             id="deep_inside_a_member",
         ),
         pytest.param({"messages": "x" * 10_000}, "messages", ErrorCode.INVALID_VALUE, "…", id="value_is_shown_in_part"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 
 import pytest
@@ -22,6 +23,29 @@ async def test_duplicate_slashes_collapse(path):
         assert b"200 OK" in await reader.readline()
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "/health/", "/v1/models/fake/"])
+async def test_a_slash_at_the_end_changes_nothing(path):
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        assert (await gateway.client.get(path)).status_code == 200
+
+
+async def test_unknown_paths_with_a_slash_are_unknown():
+    async with fake_gateway() as gateway:
+        response = await gateway.client.get("/nowhere/")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/live", "/v1/models", "/metrics", "/version"])
+async def test_head_answers_as_get_without_a_body(path):
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        head, get = await gateway.client.head(path), await gateway.client.get(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +78,14 @@ async def test_docs_are_there_while_loading_and_complete_once_ready():
     schema = ready["paths"][chat]["post"]["requestBody"]["content"]["application/json"]["schema"]
     name = schema["$ref"].removeprefix("#/components/schemas/")
     assert name in ready["components"]["schemas"]
+
+
+async def test_the_docs_page_loads_nothing_from_elsewhere():
+    async with fake_gateway(server={"root_path": "/llm"}) as gateway:
+        page = (await gateway.client.get("/docs")).text
+        assert not [link for link in re.findall(r'(?:src|href)="([^"]+)"', page) if not link.startswith("/llm/")]
+        for link in re.findall(r'(?:src|href)="/llm(/[^"]+)"', page):
+            assert (await gateway.client.get(link)).status_code == 200
 
 
 async def test_docs_can_be_switched_off():

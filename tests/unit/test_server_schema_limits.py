@@ -24,6 +24,10 @@ SCHEMA = "response_format.json_schema.schema"
         pytest.param(json_schema({"minLength": 1e300}), f"{SCHEMA}.minLength", id="float"),
         pytest.param(json_schema({"anyOf": [{}, {"maxLength": 10**6}]}), f"{SCHEMA}.anyOf[1].maxLength", id="nested"),
         pytest.param(json_schema({"pattern": "a{1,99999999999}"}), f"{SCHEMA}.pattern", id="pattern"),
+        pytest.param({"structured_outputs": {"regex": "(a{500}b){400}"}}, "structured_outputs.regex", id="product"),
+        pytest.param(
+            {"structured_outputs": {"regex": "((a{90}|b){90}[)]){90}"}}, "structured_outputs.regex", id="deep"
+        ),
         pytest.param({"structured_outputs": {"regex": "(ab){100001}"}}, "structured_outputs.regex", id="regex"),
         pytest.param(
             {"tools": [{"function": {"parameters": {"minProperties": 10**7}}}]},
@@ -45,6 +49,7 @@ def test_counts_beyond_any_context_are_refused_by_name(body: dict[str, Any], par
         pytest.param(json_schema({"type": "array", "minItems": 3, "maxItems": MAX_REPETITIONS}), id="within"),
         pytest.param(json_schema({"properties": {"minItems": {"type": "integer"}}}), id="property_of_that_name"),
         pytest.param({"messages": [{"content": "a{999999999}"}], "minItems": 10**9}, id="not_a_schema"),
+        pytest.param({"structured_outputs": {"regex": r"a{500}b{500}(c{300})d{300}\\({9}x{99999}[({]{9}"}}, id="sum"),
         pytest.param({"response_format": None, "tools": "none"}, id="left_to_validation"),
     ],
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
-from fake_gateway import ERROR_EVENT, FakeGateway, fake_gateway
+from fake_gateway import BROKEN, FakeGateway, fake_gateway
 
 COMPLETIONS = "/v1/completions"
 STREAM = {"stream": True, "prompt": "Hi"}
@@ -28,7 +29,7 @@ async def test_events_arrive_as_the_engine_framed_them():
 async def test_a_stream_that_breaks_ends_with_one_error_and_no_done():
     async with fake_gateway() as gateway:
         await gateway.ready()
-        gateway.serving.events = [chunk("a"), ERROR_EVENT, "data: [DONE]\n\n"]
+        gateway.serving.events = [chunk("a"), BROKEN]
         response = await gateway.client.post(COMPLETIONS, json=STREAM)
         metrics = (await gateway.client.get("/metrics")).text
     assert response.status_code == 200
@@ -42,7 +43,7 @@ async def test_a_stream_that_breaks_ends_with_one_error_and_no_done():
 async def test_a_stream_refused_at_once_is_an_http_error():
     async with fake_gateway() as gateway:
         await gateway.ready()
-        gateway.serving.events = [ERROR_EVENT, "data: [DONE]\n\n"]
+        gateway.serving.events = [BROKEN]
         response = await gateway.client.post(COMPLETIONS, json=STREAM)
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal_error"
@@ -114,8 +115,54 @@ async def test_generate_streams_the_whole_text_so_far_line_by_line():
 async def test_generate_stream_that_breaks_ends_with_the_error():
     async with fake_gateway() as gateway:
         await gateway.ready()
-        gateway.serving.events = [chunk(" a"), ERROR_EVENT, "data: [DONE]\n\n"]
+        gateway.serving.events = [chunk(" a"), BROKEN]
         lines = (await gateway.client.post("/generate", json=STREAM)).text.splitlines()
     assert lines[0] == '{"text": ["Hi a"]}'
     assert len(lines) == 2
     assert '"code": "internal_error"' in lines[1]
+
+
+async def test_a_stream_that_waits_says_so_at_once_and_now_and_then():
+    async with fake_gateway(server={"ping_s": 0.05}) as gateway:
+        await gateway.ready()
+        gateway.serving.wait_first.clear()
+        async with gateway.client.stream("POST", COMPLETIONS, json=STREAM) as response:
+            lines = response.aiter_lines()
+            assert await anext(lines) == ": waiting"
+            assert await anext(lines) == ""
+            assert await anext(lines) == ": ping"
+            gateway.serving.wait_first.set()
+            rest = [line async for line in lines if line and not line.startswith(":")]
+    assert rest[-1] == "data: [DONE]"
+
+
+async def test_pings_can_be_left_out():
+    async with fake_gateway(server={"ping_s": 0}) as gateway:
+        await gateway.ready()
+        response = await gateway.client.post(COMPLETIONS, json=STREAM)
+    assert ": ping" not in response.text
+
+
+async def test_a_bug_in_the_middle_of_a_stream_is_one_error_event_without_details():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.events = [chunk("a"), RuntimeError("secret")]
+        response = await gateway.client.post(COMPLETIONS, json=STREAM)
+    events = response.text.strip().split("\n\n")
+    assert len(events) == 2
+    assert '"code": "internal_error"' in events[1]
+    assert "secret" not in response.text
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+async def test_error_events_are_those_of_the_protocol(path):
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.events = [chunk("a"), BROKEN]
+        response = await gateway.client.post(path, json=STREAM)
+    kind, data = response.text.strip().split("\n\n")[-1].split("\n")
+    assert kind == "event: error"
+    error = json.loads(data.removeprefix("data: "))
+    assert error["type"] == "error"
+    # What OpenAI's clients look for in any event.
+    assert error["error"]["code"] == "internal_error"

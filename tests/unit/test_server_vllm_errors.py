@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import vllm.exceptions
+from fastapi import Request
 from jinja2 import TemplateError
 from starlette.datastructures import State
 from vllm.entrypoints.serve import create_error_response
 from vllm.exceptions import VLLMClientError, VLLMError, VLLMServerError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from proxima_config.settings import ProximaSettings
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.vllm_serving import VLLMServing
 
@@ -40,11 +42,28 @@ class _Handler:
         return self._outcome
 
 
+def serving(outcome: object, *, dead: bool = False) -> VLLMServing:
+    runtime = SimpleNamespace(
+        failure="the engine died: EngineCore was ended by SIGKILL" if dead else None, settings=ProximaSettings()
+    )
+    state = State({"openai_serving_completion": _Handler(outcome), "engine_client": engine_client(dead)})
+    return VLLMServing(runtime, state)  # type: ignore[arg-type]
+
+
+def engine_client(dead: bool) -> SimpleNamespace:
+    config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(policy="fcfs"), kv_transfer_config=None, ec_transfer_config=None
+    )
+    return SimpleNamespace(errored=dead, vllm_config=config)
+
+
+def request() -> Request:
+    return Request({"type": "http", "headers": [], "state": {"request_id": "req_1"}})
+
+
 async def translated(outcome: object, *, dead: bool = False) -> APIError:
-    runtime = SimpleNamespace(failure="the engine died: EngineCore was ended by SIGKILL" if dead else None)
-    state = State({"openai_serving_completion": _Handler(outcome), "engine_client": SimpleNamespace(errored=dead)})
     with pytest.raises(APIError) as caught:
-        await VLLMServing(runtime, state).answer(PATH, {"prompt": "a"}, None)  # type: ignore[arg-type]
+        await serving(outcome, dead=dead).answer(PATH, {"prompt": "a"}, request())
     return caught.value
 
 
@@ -104,12 +123,11 @@ async def test_the_parameter_is_said_once():
 
 
 async def test_a_bug_stays_a_bug():
-    state = State({"openai_serving_completion": _Handler(KeyError("x"))})
     with pytest.raises(KeyError):
-        await VLLMServing(None, state).answer(PATH, {"prompt": "a"}, None)  # type: ignore[arg-type]
+        await serving(KeyError("x")).answer(PATH, {"prompt": "a"}, request())
 
 
 async def test_a_model_without_the_task_is_not_supported():
     with pytest.raises(APIError) as caught:
-        await VLLMServing(None, State()).answer(PATH, {"prompt": "a"}, None)  # type: ignore[arg-type]
+        await VLLMServing(None, State()).answer(PATH, {"prompt": "a"}, request())  # type: ignore[arg-type]
     assert caught.value.code is ErrorCode.NOT_SUPPORTED

@@ -194,27 +194,71 @@ SYMBOLS = [
         f"{SERVER}/vllm_serving.py",
         "self",
     ),
-    Relied("vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionRequest", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionResponse", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.entrypoints.openai.completion.protocol.CompletionRequest", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.entrypoints.openai.completion.protocol.CompletionResponse", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.entrypoints.serve.create_error_response", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.entrypoints.serve.engine.protocol.ErrorResponse", f"{SERVER}/vllm_serving.py"),
     *[
-        Relied(f"vllm.entrypoints.serve.tokenize.protocol.{name}", f"{SERVER}/vllm_serving.py")
+        Relied(f"vllm.entrypoints.{name}", f"{SERVER}/vllm_endpoints.py")
         for name in (
-            "DetokenizeRequest",
-            "DetokenizeResponse",
-            "TokenizeChatRequest",
-            "TokenizeCompletionRequest",
-            "TokenizeResponse",
+            "anthropic.protocol.AnthropicCountTokensRequest",
+            "anthropic.protocol.AnthropicCountTokensResponse",
+            "anthropic.protocol.AnthropicMessagesRequest",
+            "anthropic.protocol.AnthropicMessagesResponse",
+            "openai.chat_completion.protocol.ChatCompletionRequest",
+            "openai.chat_completion.protocol.ChatCompletionResponse",
+            "openai.completion.protocol.CompletionRequest",
+            "openai.completion.protocol.CompletionResponse",
+            "openai.responses.protocol.ResponsesRequest",
+            "openai.responses.protocol.ResponsesResponse",
+            "pooling.embed.protocol.EmbeddingChatRequest",
+            "pooling.embed.protocol.EmbeddingCompletionRequest",
+            "pooling.embed.protocol.EmbeddingResponse",
+            "serve.tokenize.protocol.DetokenizeRequest",
+            "serve.tokenize.protocol.DetokenizeResponse",
+            "serve.tokenize.protocol.TokenizeChatRequest",
+            "serve.tokenize.protocol.TokenizeCompletionRequest",
+            "serve.tokenize.protocol.TokenizeResponse",
         )
     ],
-    Relied("vllm.exceptions.GracefulHTTPError", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.exceptions.VLLMError", f"{SERVER}/vllm_serving.py"),
+    Relied(
+        "vllm.entrypoints.openai.responses.serving.OpenAIServingResponses.create_responses",
+        f"{SERVER}/vllm_endpoints.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.anthropic.serving.AnthropicServingMessages.create_messages",
+        f"{SERVER}/vllm_endpoints.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.anthropic.serving.AnthropicServingMessages.count_tokens",
+        f"{SERVER}/vllm_endpoints.py",
+        "self request raw_request",
+    ),
+    Relied(
+        "vllm.entrypoints.pooling.embed.serving.ServingEmbedding.__call__",
+        f"{SERVER}/vllm_endpoints.py",
+        "self request raw_request",
+    ),
+    Relied("vllm.entrypoints.serve.create_error_response", f"{SERVER}/vllm_errors.py"),
+    Relied("vllm.entrypoints.serve.engine.protocol.ErrorResponse", f"{SERVER}/vllm_errors.py"),
+    Relied("vllm.exceptions.GracefulHTTPError", f"{SERVER}/vllm_errors.py"),
+    Relied("vllm.exceptions.RetryableRequestError", f"{SERVER}/vllm_observed.py"),
+    Relied("vllm.exceptions.VLLMError", f"{SERVER}/vllm_errors.py"),
+    Relied("vllm.exceptions.VLLMValidationError", f"{SERVER}/vllm_observed.py", "message parameter value"),
+    Relied(
+        "vllm.v1.engine.async_llm.AsyncLLM.generate",
+        f"{SERVER}/vllm_observed.py",
+        "self prompt sampling_params request_id",
+    ),
+    Relied("vllm.v1.metrics.stats.RequestStateStats.scheduled_ts", f"{SERVER}/vllm_observed.py"),
+    Relied("vllm.v1.metrics.stats.RequestStateStats.queued_ts", f"{SERVER}/vllm_observed.py"),
+    Relied("vllm.sampling_params.StructuredOutputsParams", f"{SERVER}/vllm_serving.py"),
+    Relied(
+        "vllm.v1.structured_output.backend_xgrammar.validate_xgrammar_grammar",
+        f"{SERVER}/vllm_serving.py",
+        "sampling_params",
+    ),
     Relied("vllm.reasoning.ReasoningParserManager.import_reasoning_parser", f"{SERVER}/vllm_serving.py"),
     Relied("vllm.tool_parsers.ToolParserManager.import_tool_parser", f"{SERVER}/vllm_serving.py"),
-    Relied("vllm.v1.engine.exceptions.EngineDeadError", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.v1.engine.exceptions.EngineDeadError", f"{SERVER}/vllm_errors.py"),
 ]
 
 SCHEDULER_ATTRIBUTES = {
@@ -324,3 +368,12 @@ def test_sampling_draws_even_for_unfinished_prefills() -> None:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     assert "set_offset(gen.get_offset() - 4)" in inspect.getsource(GPUModelRunner._bookkeeping_sync)
+
+
+def test_a_whole_answer_is_refused_by_what_the_engine_says_of_it() -> None:
+    """server/vllm_observed.py: reasons why the engine ended a request that no client asked it to end."""
+    from vllm.v1.engine import FINISH_REASON_STRINGS
+
+    from proxima_server.streaming import ABORTED, FINISH_REASONS
+
+    assert {"stop", "length", "error", ABORTED, *FINISH_REASONS} == set(FINISH_REASON_STRINGS)

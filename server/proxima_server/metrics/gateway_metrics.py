@@ -11,8 +11,9 @@ from prometheus_client.registry import Collector
 from proxima_config import metrics_catalogue as catalogue
 from proxima_server.errors import KINDS, ErrorCode
 from proxima_server.metrics.families import Family, family
+from proxima_server.parameters import OPTIONAL_PARAMS
 
-OTHER_METHOD = "other"
+OTHER_METHOD = OTHER_PARAM = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _STATUSES = sorted({200, *(kind.status for kind in KINDS.values())})
 
@@ -23,6 +24,7 @@ class GatewayMetrics(Collector):
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, str]] = Counter()
         self._stream_errors: Counter[str] = Counter(dict.fromkeys((code.value for code in ErrorCode), 0))
+        self._ignored_params: Counter[str] = Counter(dict.fromkeys((*sorted(OPTIONAL_PARAMS), OTHER_PARAM), 0))
         self._in_flight = 0
 
     def show_routes(self, routes: Iterable[tuple[str, str]]) -> None:
@@ -47,7 +49,13 @@ class GatewayMetrics(Collector):
     def count_stream_error(self, code: ErrorCode) -> None:
         self._stream_errors[code.value] += 1
 
+    def count_ignored_params(self, names: Iterable[str]) -> None:
+        for name in names:
+            # Clients choose what they send; each word of theirs would become a series.
+            self._ignored_params[name if name in OPTIONAL_PARAMS else OTHER_PARAM] += 1
+
     def collect(self) -> Iterator[Family]:
         yield family(catalogue.HTTP_REQUESTS, list(self._requests.items()))
         yield family(catalogue.HTTP_IN_FLIGHT, [((), self._in_flight)])
+        yield family(catalogue.IGNORED_PARAMS, [((name,), n) for name, n in self._ignored_params.items()])
         yield family(catalogue.STREAM_ERRORS, [((code,), n) for code, n in self._stream_errors.items()])

@@ -2,27 +2,65 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
 from starlette.responses import Response
 
+from proxima_server import parameters
+from proxima_server.answer_notes import notes_of
 from proxima_server.disconnect import until_disconnect
+from proxima_server.errors import APIError
 from proxima_server.gateway import Gateway
+from proxima_server.hints import hints_of
 from proxima_server.serving import Answer
-from proxima_server.sse import Events, StreamedAnswer
+from proxima_server.sse import ErrorEvent, Events, StreamedAnswer
+
+STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
 
 async def respond(gateway: Gateway, path: str, body: dict[str, Any], request: Request) -> Response:
     """The engine's answer to `body`, as JSON or as a stream; given up when the client leaves."""
-    serving = gateway.serving
 
     async def work() -> Response:
-        answer: Answer = await serving.answer(path, body, request)
+        answer = await ask(gateway, path, body, request)
+        if isinstance(answer, Response):
+            return answer
         if isinstance(answer, bytes):
-            return Response(answer, media_type="application/json")
-        events = Events(answer, serving.stream_error, gateway.metrics.count_stream_error)
+            return Response(answer, media_type="application/json", headers=notes_of(request).headers())
+        events = Events(answer, gateway.metrics.count_stream_error, _ERROR_EVENTS.get(path, APIError.event))
         await events.open()
-        return StreamedAnswer(events, events)
+        return StreamedAnswer(events, events, gateway.settings.server.ping_s, notes_of(request).headers())
 
     return await until_disconnect(request, work())
+
+
+async def ask(gateway: Gateway, path: str, body: dict[str, Any], request: Request) -> Answer:
+    """What the engine says to `body`. Raises APIError."""
+    settings = gateway.settings.server
+    parameters.check_sequences(body, settings.max_sequences)
+    asked = parameters.request_class(body)
+    if asked is not None:
+        hints_of(request).request_class = asked
+    answer = await gateway.serving.answer(path, body, request)
+    gateway.metrics.count_ignored_params(notes_of(request).ignored)
+    return answer
+
+
+def _message_error(error: APIError) -> bytes:
+    return _event({"type": "error", **error.body()})
+
+
+def _response_error(error: APIError) -> bytes:
+    """As OpenAI's clients look for it in any stream, and as the event of this one."""
+    body: Mapping[str, Any] = error.body()
+    return _event({**body["error"], "type": "error", **body})
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return f"event: error\ndata: {json.dumps(data)}\n\n".encode()
+
+
+_ERROR_EVENTS: Mapping[str, ErrorEvent] = {"/v1/messages": _message_error, "/v1/responses": _response_error}

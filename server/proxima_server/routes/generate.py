@@ -16,11 +16,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from proxima_server.answer_notes import notes_of
 from proxima_server.body import read_object
 from proxima_server.disconnect import until_disconnect
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.gateway import Gateway
 from proxima_server.routes import TheGateway
+from proxima_server.routes.answering import ask
 from proxima_server.sse import Events, StreamedAnswer
 
 router = APIRouter(tags=["legacy"])
@@ -51,16 +53,18 @@ def _check(body: dict[str, Any], known: frozenset[str]) -> None:
 
 async def _answer(gateway: Gateway, body: dict[str, Any], request: Request) -> Response:
     prompt: str = body["prompt"]
-    answer = await gateway.serving.answer(_COMPLETIONS, body, request)
+    answer = await ask(gateway, _COMPLETIONS, body, request)
+    if isinstance(answer, Response):
+        return answer
     if isinstance(answer, bytes):
         choices = json.loads(answer)["choices"]
         text = {"text": [prompt + choice["text"] for choice in choices]}
-        return Response(json.dumps(text), media_type="application/json")
-    events = Events(answer, gateway.serving.stream_error, gateway.metrics.count_stream_error)
+        return Response(json.dumps(text), media_type="application/json", headers=notes_of(request).headers())
+    # No comments: they belong to server-sent events, and these lines are JSON.
+    events = Events(answer, gateway.metrics.count_stream_error, comments=False)
     await events.open()
     lines = _lines(events, [prompt] * int(body.get("n") or 1))
-    # No pings: they are comments of server-sent events, and these lines are JSON.
-    return StreamedAnswer(lines, events, media_type="application/x-ndjson", ping=0)
+    return StreamedAnswer(lines, events, 0, notes_of(request).headers(), media_type="application/x-ndjson")
 
 
 async def _lines(events: Events, texts: list[str]) -> AsyncIterator[bytes]:
