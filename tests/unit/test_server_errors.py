@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import httpx
 import pytest
 from fake_gateway import fake_gateway
@@ -28,6 +31,17 @@ def error_of(response: httpx.Response) -> dict[str, object]:
 def test_every_code_has_a_status_and_a_type():
     assert set(KINDS) == set(ErrorCode)
     assert all(400 <= kind.status < 600 for kind in KINDS.values())
+
+
+def test_the_documented_codes_are_those_there_are():
+    table = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    documented = {
+        code: {int(status) for status in row.group(1).split(", ")}
+        for row in re.finditer(r"^\| ([45]\d\d(?:, \d{3})*) \| (.*) \|$", table, re.MULTILINE)
+        for code in re.findall(r"`([a-z_]+)`", row.group(2))
+    }
+    assert set(documented) == {code.value for code in ErrorCode}
+    assert all(kind.status in documented[code.value] for code, kind in KINDS.items())
 
 
 def test_every_status_has_a_code():
