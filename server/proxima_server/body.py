@@ -45,8 +45,12 @@ async def read_object(request: Request, *, check_content_type: bool = True) -> d
 
 
 def validation_error(error: ValidationError, body: Mapping[str, Any]) -> APIError:
+    """The error of our taxonomy for pydantic's."""
+    return invalid(error.errors(include_url=False), body)
+
+
+def invalid(details: Sequence[ErrorDetails], body: Mapping[str, Any]) -> APIError:
     """Name the field, the value and the rule of the most telling of pydantic's errors."""
-    details = error.errors(include_url=False)
     # A value that fits no member of a union yields errors for each member. The deepest ones belong to the member
     # that fits best, and a literal that differs (`role`) only says that another member was meant.
     telling = min(

@@ -29,10 +29,11 @@ from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 from proxima_engine.runtime import EngineRuntime
 from proxima_server import hints, parameters, schemas, streaming
 from proxima_server.answer_notes import AnswerNotes, notes_of
-from proxima_server.body import validation_error
+from proxima_server.body import invalid, validation_error
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.schema_limits import check_repetitions
 from proxima_server.serving import Answer
+from proxima_server.shapes import mismatches
 from proxima_server.vllm_endpoints import ENDPOINTS, Endpoint
 from proxima_server.vllm_errors import REQUEST_ERRORS, ErrorTranslator
 from proxima_server.vllm_observed import Observed, ObservedClient, observed_request
@@ -88,7 +89,9 @@ class VLLMServing:
         """The request as vLLM takes it. Raises APIError, ValidationError or what vLLM's validators raise."""
         model, notes = endpoint.request(body), notes_of(request)
         parameters.refuse_unsupported(body)
-        endpoint.shapes[model].model_validate(body)
+        wrong = mismatches(endpoint.shapes[model], body)
+        if wrong:
+            raise invalid(wrong, body)
         check_repetitions(body)
         schemas.check(body)
         schemas.constrain_forced_calls(body, _has_grammar)
