@@ -11,14 +11,16 @@ from jsonschema.validators import validator_for
 
 from proxima_server.errors import APIError, ErrorCode
 
+MAX_VALUES = 20_000
+"""Checking and compiling a schema takes time in proportion, during which nobody else is served."""
+
 
 def check(body: Mapping[str, Any]) -> None:
     """Raises APIError naming the first schema in `body` that is no JSON Schema of the draft it declares."""
     for path, schema in _schemas(body):
-        foreign = _foreign_reference(schema)
-        if foreign is not None:
-            message = f"Invalid schema '{path}': '$ref' must point into the schema itself (got '{_short(foreign)}')"
-            raise APIError(ErrorCode.INVALID_VALUE, message, param=path)
+        problem = _problem(schema)
+        if problem is not None:
+            raise APIError(ErrorCode.INVALID_VALUE, f"Invalid schema '{path}': {problem}", param=path)
         try:
             validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
         except SchemaError as error:
@@ -69,15 +71,22 @@ def _inside(value: Any, *fields: str) -> Any:
     return value
 
 
-def _foreign_reference(schema: Mapping[str, Any]) -> str | None:
-    """The first reference in `schema` to another document: nobody fetches it, so it would constrain nothing."""
+def _problem(schema: Mapping[str, Any]) -> str | None:
+    """What keeps `schema` from being checked and used: its size, or a reference to another document.
+
+    Nobody fetches other documents, so such a reference would constrain nothing.
+    """
     pending: list[Any] = [schema]
+    values = 0
     while pending:
         value = pending.pop()
+        values += 1
+        if values > MAX_VALUES:
+            return f"it has more than {MAX_VALUES} values"
         if isinstance(value, Mapping):
             reference = value.get("$ref")
             if isinstance(reference, str) and not reference.startswith("#"):
-                return reference
+                return f"'$ref' must point into the schema itself (got '{_short(reference)}')"
             pending += value.values()
         elif isinstance(value, list):
             pending += value

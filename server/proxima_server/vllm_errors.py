@@ -83,4 +83,4 @@ def _param(param: str | None, message: str, body: Mapping[str, Any]) -> str | No
         return next((name for name in _PROMPT_PARAMS if name in body), param)
     if param in _OUTPUT_PARAMS:
         return next((name for name in _OUTPUT_PARAMS if name in body), param)
-    return param
+    return "previous_response_id" if param == "response_id" else param

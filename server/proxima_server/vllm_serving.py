@@ -170,10 +170,8 @@ async def load(runtime: EngineRuntime) -> VLLMServing:
     return VLLMServing(runtime, state)
 
 
-def _shown_to_vllm(request: Request | None) -> Request | None:
+def _shown_to_vllm(request: Request) -> Request:
     """`request` with the headers that its client may set, and with its id as we know it."""
-    if request is None:
-        return None
     headers = [(name, value) for name, value in request.scope["headers"] if name in _PASSED_HEADERS]
     headers.append((b"x-request-id", request.state.request_id.encode()))
     return Request({**request.scope, "headers": headers}, request.receive)
@@ -189,7 +187,7 @@ def _has_grammar(schema: Mapping[str, Any]) -> bool:
 
 
 def _document(result: BaseModel, notes: AnswerNotes) -> bytes:
-    """A whole answer as JSON. Raises APIError if the engine gave it up."""
+    """A whole answer as JSON."""
     without_nulls = isinstance(result, AnthropicMessagesResponse | AnthropicCountTokensResponse)
     if isinstance(result, ChatCompletionResponse | CompletionResponse):
         for choice in result.choices:

@@ -23,6 +23,7 @@ FORMAT = "response_format.json_schema.schema"
         pytest.param(response_format({"type": "nonsense"}), FORMAT, f"{FORMAT}.type", id="type"),
         pytest.param(response_format({"properties": {"a": 5}}), FORMAT, f"{FORMAT}.properties.a", id="inside"),
         pytest.param(response_format({"$ref": "http://a/b"}), FORMAT, "http://a/b", id="elsewhere"),
+        pytest.param(response_format({"enum": list(range(30_000))}), FORMAT, "20000", id="size"),
         pytest.param({"structured_outputs": {"json": {"required": "a"}}}, "structured_outputs.json", "", id="vllm"),
         pytest.param({"text": {"format": {"schema": {"enum": 5}}}}, "text.format.schema", "", id="responses"),
         pytest.param({"tools": [{"input_schema": {"type": 5}}]}, "tools[0].input_schema", "", id="messages"),
