@@ -1,24 +1,18 @@
-"""The clients that people use complete a chat, a stream and a tool call through the gateway.
-
-They are installed from their locks in tests/clients into an environment of their own: they need other versions of the
-libraries that vLLM pins.
-"""
+"""The clients that people use complete a chat, a stream and a tool call through the gateway."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from client_programs import CLIENTS, install
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
-CLIENTS = ROOT / "tests" / "clients"
 MODEL = "smollm2-135m"
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
@@ -43,12 +37,7 @@ def run(*command: str | Path, folder: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    """Folder of the clients' programs."""
-    uv, environment = Path(sys.executable).parent / "uv", ROOT / ".venv-clients"
-    lock = CLIENTS / "requirements.txt"
-    for command in (["venv", "--allow-existing", "--python", sys.executable], ["pip", "sync", str(lock), "--python"]):
-        subprocess.run([uv, *command, environment], check=True, capture_output=True, timeout=600)
-    return environment / "bin"
+    return install()
 
 
 @pytest.fixture(scope="module")

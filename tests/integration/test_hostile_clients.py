@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from client_programs import CLIENTS, install
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from test_clients import CLIENTS, programs  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -213,12 +213,12 @@ def connection(gateway_url: str) -> socket.socket:
     return socket.create_connection((where.hostname, where.port), timeout=60)
 
 
-def test_the_api_is_what_its_schema_says(gateway_url: str, programs: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_the_api_is_what_its_schema_says(gateway_url: str, tmp_path: Path) -> None:
     """Schemathesis finds no answer 5xx and none that differs from /openapi.json."""
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     done = subprocess.run(
         [
-            *(programs / "st", "run", f"{gateway_url}/openapi.json", "--checks", checks, "--max-examples", "25"),
+            *(install() / "st", "run", f"{gateway_url}/openapi.json", "--checks", checks, "--max-examples", "25"),
             *("--phases", "coverage,fuzzing", "--seed", "1", "--no-shrink", "--request-timeout", "60"),
             *("--warnings", "off", "--exclude-path-regex", "^/(admin|debug)"),
         ],
