@@ -5,13 +5,14 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 EXTRA ?= cpu
+MINUTES ?= 2
 # Where PyTorch's CPU wheels come from when the configured package index has none.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 # The repository root must never be importable: a folder named `kernels` on sys.path breaks transformers.
 export PYTHONSAFEPATH := 1
 
-.PHONY: help setup setup-dev serve test test-full check lint lock docs clean
+.PHONY: help setup setup-dev serve test test-full soak check lint lock docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 14
@@ -32,6 +33,9 @@ test: check ## Install and run all checks and tests that fit in 12 minutes on tw
 
 test-full: setup-dev ## The slow drills on top
 	$(BIN)/pytest -m "slow" $(ARGS)
+
+soak: setup-dev ## Load the embedded model for MINUTES (2) with requests that end in every way; fails if anything grows
+	$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
 check: setup-dev ## Lint, types, import rules, fresh locks and generated files
 	$(BIN)/ruff check .

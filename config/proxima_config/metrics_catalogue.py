@@ -12,20 +12,32 @@ from enum import StrEnum
 _PAGE_HEAD = """\
 # Metrics
 
-`GET /metrics` answers in Prometheus' text format. Every series of the table is present from the first scrape on, before
-the engine has loaded. vLLM's own metrics (`vllm:*`, under vLLM's own names) join when it has. The label `engine` is the
-data-parallel rank, as with vLLM's metrics.
+`GET /metrics` answers in Prometheus' text format. The series of the table are present from the first scrape on, before
+the engine has loaded, except those marked *later*: they appear with the first event they count. vLLM's own metrics
+(`vllm:*`, under vLLM's own names) join when the engine has loaded. The label `engine` is the data-parallel rank, as
+with vLLM's metrics; `class` is the request's class, of which `default` is always shown. Metrics of GPUs have the names,
+units and labels of NVIDIA's dcgm-exporter; they are read through NVML and absent where there is no GPU.
 
 This page is generated from `config/proxima_config/metrics_catalogue.py` by `make docs`.
 
 | name | type | labels | unit | meaning |
 |---|---|---|---|---|
 """
+_PAGE_BUCKETS = """
+A histogram `name` shows `name_bucket` with the label `le`, `name_sum` and `name_count`. Upper bounds of the buckets:
+
+| name | seconds |
+|---|---|
+"""
+
+
+_LATENCY_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120)
 
 
 class Kind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,10 @@ class Metric:
     help: str
     unit: str
     """Unit of the value, for people: "seconds", "blocks", "1" for plain counts and flags."""
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets; the last one, +Inf, is not listed."""
+    on_demand: bool = False
+    """Its series appear with the first event or device they count: there would be too many, or none, before."""
 
 
 BUILD_INFO = Metric(
@@ -58,6 +74,7 @@ HTTP_REQUESTS = Metric(
     ("route", "method", "status"),
     "Requests answered, by route template and HTTP status; 499 is a client that left before the answer.",
     "requests",
+    on_demand=True,
 )
 HTTP_IN_FLIGHT = Metric(
     "proxima_http_requests_in_flight", Kind.GAUGE, (), "Requests being answered; a stream until it ends.", "requests"
@@ -76,6 +93,88 @@ STREAM_ERRORS = Metric(
     "Streams that ended with an error event after their status 200 was sent, by error code.",
     "streams",
 )
+REQUESTS = Metric(
+    "proxima_requests_total",
+    Kind.COUNTER,
+    ("class", "outcome"),
+    "Requests to the model that have ended: ok, refused (4xx), rejected (429 or 503), failed (an error of ours, also "
+    "in the middle of a stream), aborted (the client left).",
+    "requests",
+    on_demand=True,
+)
+QUEUE_TIME = Metric(
+    "proxima_queue_seconds",
+    Kind.HISTOGRAM,
+    ("class",),
+    "Time from having read a request to the first step that computed it: at the door and in the engine's queue.",
+    "seconds",
+    buckets=_LATENCY_BUCKETS,
+)
+TTFT = Metric(
+    "proxima_time_to_first_token_seconds",
+    Kind.HISTOGRAM,
+    ("class",),
+    "Time from the arrival of a request at the gateway to its first token; where the answer is not streamed, to the "
+    "moment the engine had it.",
+    "seconds",
+    buckets=_LATENCY_BUCKETS,
+)
+INTER_TOKEN = Metric(
+    "proxima_inter_token_seconds",
+    Kind.HISTOGRAM,
+    ("class",),
+    "Time between two outputs of one stream, as they come to the gateway.",
+    "seconds",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30),
+)
+REQUEST_TIME = Metric(
+    "proxima_request_seconds",
+    Kind.HISTOGRAM,
+    ("class",),
+    "Time from the arrival of a request at the gateway to the last byte of its answer; of answers that are complete.",
+    "seconds",
+    buckets=(*_LATENCY_BUCKETS, 300, 600),
+)
+PROMPT_TOKENS = Metric(
+    "proxima_prompt_tokens_total",
+    Kind.COUNTER,
+    ("class",),
+    "Tokens of prompts that the engine has begun to answer.",
+    "tokens",
+)
+CACHED_TOKENS = Metric(
+    "proxima_cached_prompt_tokens_total",
+    Kind.COUNTER,
+    ("class",),
+    "Those of them that were in the prefix cache.",
+    "tokens",
+)
+OUTPUT_TOKENS = Metric(
+    "proxima_output_tokens_total", Kind.COUNTER, ("class",), "Tokens that the engine has generated.", "tokens"
+)
+KEY_REQUESTS = Metric(
+    "proxima_key_requests_total",
+    Kind.COUNTER,
+    ("key", "outcome"),
+    "As proxima_requests_total, by API key; after 200 keys the others share the name other.",
+    "requests",
+    on_demand=True,
+)
+KEY_TOKENS = Metric(
+    "proxima_key_tokens_total",
+    Kind.COUNTER,
+    ("key", "kind"),
+    "Tokens by API key: prompt or output.",
+    "tokens",
+    on_demand=True,
+)
+TASKS = Metric(
+    "proxima_event_loop_tasks",
+    Kind.GAUGE,
+    (),
+    "Tasks on the gateway's event loop; they come and go with requests.",
+    "1",
+)
 SCHEDULER_STEPS = Metric(
     "proxima_scheduler_steps_total", Kind.COUNTER, ("engine",), "Steps scheduled since the engine started.", "steps"
 )
@@ -88,6 +187,20 @@ SCHEDULER_WAITING = Metric(
     ("engine", "reason", "class"),
     "Requests that wait, by the reason why they do not start and by their class.",
     "requests",
+)
+SCHEDULER_WAITING_TOKENS = Metric(
+    "proxima_scheduler_waiting_tokens",
+    Kind.GAUGE,
+    ("engine", "class"),
+    "Tokens of those who wait: of their prompts, and of what was generated before they gave their blocks up.",
+    "tokens",
+)
+SCHEDULER_OLDEST_WAIT = Metric(
+    "proxima_scheduler_oldest_wait_seconds",
+    Kind.GAUGE,
+    ("engine", "class"),
+    "Age of the oldest request that has not started; 0 if none waits.",
+    "seconds",
 )
 BLOCKS_TOTAL = Metric("proxima_kv_blocks", Kind.GAUGE, ("engine",), "KV blocks that requests can use.", "blocks")
 BLOCKS_USED = Metric("proxima_kv_blocks_used", Kind.GAUGE, ("engine",), "KV blocks in use.", "blocks")
@@ -154,40 +267,44 @@ POLICY_STATE = Metric(
     "1",
 )
 
-METRICS: tuple[Metric, ...] = (
-    BUILD_INFO,
-    ENGINE_PHASE,
-    ENGINE_UP,
-    SCHEDULER_INFO,
-    HTTP_REQUESTS,
-    HTTP_IN_FLIGHT,
-    IGNORED_PARAMS,
-    STREAM_ERRORS,
-    SCHEDULER_STEPS,
-    SCHEDULER_RUNNING,
-    SCHEDULER_WAITING,
-    BLOCKS_TOTAL,
-    BLOCKS_USED,
-    BLOCKS_PEAK,
-    OUTPUT_RATE,
-    DRAIN_RATE,
-    ESTIMATED_START,
-    BACKFILLS,
-    YIELDS,
-    PREEMPTIONS,
-    FORECASTS_CHECKED,
-    FORECASTS_EXCEEDED,
-    PLAN_TIME,
-    POLICY_FAILURES,
-    POLICY_STATE,
+_GPU_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname")
+GPU_UTIL = Metric("DCGM_FI_DEV_GPU_UTIL", Kind.GAUGE, _GPU_LABELS, "GPU utilization (in %).", "percent", on_demand=True)
+GPU_FB_USED = Metric(
+    "DCGM_FI_DEV_FB_USED", Kind.GAUGE, _GPU_LABELS, "Framebuffer memory used (in MiB).", "MiB", on_demand=True
 )
+GPU_FB_FREE = Metric(
+    "DCGM_FI_DEV_FB_FREE", Kind.GAUGE, _GPU_LABELS, "Framebuffer memory free (in MiB).", "MiB", on_demand=True
+)
+GPU_POWER = Metric("DCGM_FI_DEV_POWER_USAGE", Kind.GAUGE, _GPU_LABELS, "Power draw (in W).", "W", on_demand=True)
+GPU_TEMP = Metric("DCGM_FI_DEV_GPU_TEMP", Kind.GAUGE, _GPU_LABELS, "GPU temperature (in C).", "°C", on_demand=True)
+GPU_SM_CLOCK = Metric(
+    "DCGM_FI_DEV_SM_CLOCK", Kind.GAUGE, _GPU_LABELS, "SM clock frequency (in MHz).", "MHz", on_demand=True
+)
+GPU_XID = Metric(
+    "DCGM_FI_DEV_XID_ERRORS",
+    Kind.GAUGE,
+    _GPU_LABELS,
+    "Value of the last XID error encountered, since the gateway started; 0 for none.",
+    "1",
+    on_demand=True,
+)
+
+METRICS: tuple[Metric, ...] = tuple(each for each in globals().values() if isinstance(each, Metric))
+"""All of the above, in this order."""
 
 
 def metrics_page() -> str:
     """docs/metrics.md."""
-    rows = (
-        f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels) or 'none'} "
-        f"| {each.unit} | {each.help} |\n"
-        for each in METRICS
-    )
-    return _PAGE_HEAD + "".join(rows)
+    return _PAGE_HEAD + "".join(map(_row, METRICS)) + _PAGE_BUCKETS + "".join(map(_buckets, METRICS))
+
+
+def _row(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels) or "none"
+    later = " *(later)*" if metric.on_demand else ""
+    return f"| `{metric.name}`{later} | {metric.kind} | {labels} | {metric.unit} | {metric.help} |\n"
+
+
+def _buckets(metric: Metric) -> str:
+    if metric.kind is not Kind.HISTOGRAM:
+        return ""
+    return f"| `{metric.name}` | {', '.join(map(str, metric.buckets))} |\n"

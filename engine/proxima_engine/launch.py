@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxima_config.errors import ConfigError
 from proxima_config.hardware import detect
+from proxima_config.log_lines import logging_config
 from proxima_config.settings import ProximaSettings
 from proxima_config.vllm_flags import to_argv
 from proxima_engine import platform_cpu
@@ -47,6 +50,9 @@ def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool
     engine = dict(settings.engine)
     if engine.get("served_model_name") is None:
         engine["served_model_name"] = [model.served_name]
+    if settings.logging.format == "json":
+        # A progress bar is not JSON.
+        engine.setdefault("use_tqdm_on_load", False)
     if settings.scheduler.kind in SCHEDULER_FACTORIES:
         engine["scheduler_cls"] = SCHEDULER_FACTORIES[settings.scheduler.kind]
     if on_cpu and engine.get("worker_cls") in (None, "auto"):
@@ -116,14 +122,15 @@ def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[
 
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from proxima_engine.watched_llm import WatchedLLM
 
     engine_args = AsyncEngineArgs.from_cli_args(args)
     vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     if on_cpu:
         platform_cpu.refuse_known_bad(platform_cpu.Numerics.of(vllm_config), detect().cpu_flags)
     before_spawn()
-    client = AsyncLLM.from_vllm_config(
+    client = WatchedLLM.from_vllm_config(
         vllm_config=vllm_config,
         usage_context=UsageContext.OPENAI_API_SERVER,
         enable_log_requests=engine_args.enable_log_requests,
@@ -136,8 +143,19 @@ def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[
 def set_environment(settings: ProximaSettings) -> None:
     """What vLLM reads when it is imported. Variables that the user set stay as they are."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", settings.logging.level.upper())
+    # A file named by the environment would win over that flag of the user's.
+    if settings.logging.format == "json" and "logging_config" not in settings.engine:
+        os.environ.setdefault("VLLM_LOGGING_CONFIG_PATH", str(_write_json_logging(settings)))
     # A gateway does not report its use to a third party unless asked to.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+
+def _write_json_logging(settings: ProximaSettings) -> Path:
+    """The logging configuration of vLLM, here and in the processes of the engine, where our code logs too."""
+    levels = dict.fromkeys(("vllm", "proxima_engine", "proxima_kernels"), settings.logging.level)
+    path = Path(os.environ[DIRECTORY_VARIABLE]) / "logging.json"
+    path.write_text(json.dumps(logging_config("json", levels, root="warning")), encoding="utf-8")
+    return path
 
 
 def prepare_platform(settings: ProximaSettings) -> bool:

@@ -30,6 +30,10 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: dict[str, dict[str, int]]
     """reason -> class -> requests."""
+    waiting_tokens: dict[str, int] = {}
+    """class -> tokens that those who wait have to be computed for: their prompts, and what they had generated."""
+    oldest_wait_s: dict[str, float] = {}
+    """class -> age of the oldest that has not started."""
     blocks_total: int
     blocks_used: int
     blocks_peak: int

@@ -8,20 +8,31 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
 
 from proxima_config.settings import ProximaSettings
 from proxima_engine.runtime import EngineRuntime
 from proxima_server import errors, openapi
-from proxima_server.asgi import AnswerHead, CountRequests, NormalizePath
+from proxima_server.asgi import AnswerHead, NormalizePath
 from proxima_server.gateway import Gateway, LoadServing
 from proxima_server.metrics.exposition import own_registry
+from proxima_server.observability.middleware import ObserveRequests
 from proxima_server.request_id import IdentifyRequests
-from proxima_server.routes import completions, docs, generate, health, messages, metrics, models, tokenization, version
+from proxima_server.routes import (
+    completions,
+    docs,
+    generate,
+    health,
+    messages,
+    metrics,
+    models,
+    profile,
+    tokenization,
+    version,
+)
 from proxima_server.serving import ServingLayer
 from proxima_server.versions import proxima_version
 
-_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, version)
+_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, profile, version)
 
 
 async def load_vllm_serving(runtime: EngineRuntime) -> ServingLayer:
@@ -66,11 +77,8 @@ def create_app(
         app.include_router(docs.router)
     errors.install(app)
     openapi.install(app, gateway)
-    gateway.metrics.show_routes(
-        (route.path, method) for route in app.routes if isinstance(route, APIRoute) for method in route.methods
-    )
     # The last added is the outermost.
-    app.add_middleware(CountRequests, metrics=gateway.metrics)
+    app.add_middleware(ObserveRequests, gateway=gateway)
     app.add_middleware(NormalizePath)
     app.add_middleware(AnswerHead)
     app.add_middleware(IdentifyRequests)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import re
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from proxima_server.errors import CLIENT_CLOSED_REQUEST
-from proxima_server.metrics.gateway_metrics import GatewayMetrics
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 _SLASHES = re.compile("/{2,}")
 _RAW_SLASHES = re.compile(b"/{2,}")
-
-UNMATCHED_ROUTE = "unmatched"
-"""Label of requests for paths that do not exist, which would otherwise make endless label values."""
 
 
 class NormalizePath:
@@ -40,34 +34,3 @@ class AnswerHead:
         if scope["type"] == "http" and scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}
         await self.app(scope, receive, send)
-
-
-class CountRequests:
-    """Counts requests by route and status, and those in flight (a stream is, until its last event)."""
-
-    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status = CLIENT_CLOSED_REQUEST
-
-        async def note_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        with self.metrics.in_flight():
-            try:
-                await self.app(scope, receive, note_status)
-            except Exception:
-                # It broke in the middle of its answer.
-                status = 500
-                raise
-            finally:
-                route = getattr(scope.get("route"), "path", UNMATCHED_ROUTE)
-                self.metrics.count_request(route, scope["method"], status)

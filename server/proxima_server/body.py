@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect
 
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.observability.record import current
 from proxima_server.shapes import unrepresentable
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -41,6 +42,7 @@ async def read_object(request: Request, *, check_content_type: bool = True) -> d
     path = unrepresentable(body) if _HUGE_NUMBER.search(raw) else None
     if path is not None:
         raise APIError(ErrorCode.INVALID_VALUE, f"Invalid '{path}': the number is too large", param=path)
+    current().note_body(body)
     return body
 
 

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proxima_server.observability.record import current
 from proxima_server.request_id import current_request_id
 
 MAX_MESSAGE_CHARS = 2000
@@ -157,6 +159,7 @@ class APIError(Exception):
 
     def response(self, about: Mapping[str, str] | None = None) -> Response:
         """The error as a response, with what else its body is to say."""
+        current().error_code = self.code.value
         headers = {"x-should-retry": str(KINDS[self.code].retry).lower(), **self.headers}
         return JSONResponse({**(about or {}), **self.body()}, status_code=self.status, headers=headers)
 
@@ -182,6 +185,7 @@ def install(app: FastAPI) -> None:
     """Make `app` answer every error in the shape above. Adds middleware: what is added later is outside of it."""
     app.add_exception_handler(APIError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_exception_handler(RequestValidationError, _answer_invalid_parameter)
     app.add_middleware(AnswerUnexpected)
 
 
@@ -229,6 +233,15 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{request.url.path} does not answer {request.method}, use {allowed}"
     return APIError(code, message, headers=error.headers).response()
+
+
+async def _answer_invalid_parameter(_request: Request, error: Exception) -> Response:
+    """Of a parameter in the URL; bodies are validated elsewhere."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for this type only
+    first = error.errors()[0]
+    name = str(first["loc"][-1])
+    message = f"Invalid '{name}': {first['msg']} (got {_bounded(repr(first.get('input')), MAX_PARAM_CHARS)})"
+    return APIError(ErrorCode.INVALID_VALUE, message, param=name).response()
 
 
 def _bounded(text: str, chars: int) -> str:

@@ -14,6 +14,8 @@ from proxima_engine.runtime import EnginePhase, EngineRuntime
 from proxima_engine.scheduling.guard import PolicyState
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.metrics.gateway_metrics import GatewayMetrics
+from proxima_server.metrics.gpu import GPUs
+from proxima_server.metrics.request_metrics import RequestMetrics
 from proxima_server.serving import ServingLayer
 
 _logger = logging.getLogger(__name__)
@@ -30,6 +32,10 @@ class Gateway:
         self.runtime = runtime
         self.settings = settings
         self.metrics = GatewayMetrics()
+        self.request_metrics = RequestMetrics()
+        self.gpus = GPUs()
+        self.profiling = asyncio.Lock()
+        """Held while a profile is taken: the engine takes one at a time."""
         self.start_error: ProximaError | None = None
         """Why the start failed; the process ends with it."""
         self.settled = asyncio.Event()

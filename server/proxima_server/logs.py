@@ -1,38 +1,31 @@
-"""Logging of the gateway process; vLLM configures its own loggers, to the same level."""
+"""Logging of the gateway process; vLLM configures its own loggers, to the same level (`proxima_engine.launch`)."""
 
 from __future__ import annotations
 
 import logging.config
 
-_FORMAT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
-_DATE_FORMAT = "%m-%d %H:%M:%S"
+from proxima_config.log_lines import logging_config
+from proxima_config.settings import LoggingSettings
+from proxima_server.observability.access_log import LOGGER as ACCESS_LOGGER
+from proxima_server.request_id import AddRequestId
 
 OUR_PACKAGES = ("proxima_server", "proxima_engine", "proxima_config", "proxima_kernels")
 
 
-def configure(level: str) -> None:
-    """One line per record on stderr, from `level` (debug, info, warning, error) up.
+def configure(settings: LoggingSettings) -> None:
+    """One line per record on stderr.
 
-    Access logs cost more than they tell at thousands of streams, so they appear at debug level only; `/metrics`
-    counts requests always. Two libraries log every chunk at debug level and stay at info.
+    Two libraries say too much: one logs each chunk at debug level, the other each start and stop at info level.
+    In JSON, warnings of other libraries become lines too, for a collector can do nothing with loose text.
     """
-    ours = {"level": level.upper(), "handlers": ["stderr"], "propagate": False}
-    logging.config.dictConfig(
-        {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "formatters": {"line": {"format": _FORMAT, "datefmt": _DATE_FORMAT}},
-            "handlers": {
-                "stderr": {
-                    "class": "logging.StreamHandler",
-                    "formatter": "line",
-                    "stream": "ext://sys.stderr",
-                }
-            },
-            "loggers": {
-                **dict.fromkeys(OUR_PACKAGES, ours),
-                "uvicorn": {**ours, "level": "INFO" if level == "debug" else "WARNING"},
-                "sse_starlette": {**ours, "level": "INFO" if level == "debug" else level.upper()},
-            },
-        }
-    )
+    levels = dict.fromkeys(OUR_PACKAGES, settings.level)
+    levels["uvicorn"] = "info" if settings.level == "debug" else "warning"
+    levels["sse_starlette"] = "info" if settings.level == "debug" else settings.level
+    if not settings.access:
+        levels[ACCESS_LOGGER] = "warning"
+    as_json = settings.format == "json"
+    config = logging_config(settings.format, levels, root="warning" if as_json else None)
+    config["filters"] = {"request": {"()": AddRequestId}}
+    config["handlers"]["stderr"]["filters"] = ["request"]
+    logging.config.dictConfig(config)
+    logging.captureWarnings(as_json)

@@ -52,7 +52,7 @@ async def _serve(loaded: LoadedSettings, listening: socket.socket) -> None:
         uvicorn.Config(
             app,
             log_config=None,
-            access_log=settings.logging.level == "debug",
+            access_log=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
             server_header=False,

@@ -15,14 +15,18 @@ from fastapi import FastAPI, Request
 
 from proxima_config.errors import ProximaError
 from proxima_config.settings import ProximaSettings
+from proxima_engine import watch
 from proxima_engine.runtime import EnginePhase
 from proxima_engine.telemetry import SchedulerSnapshot
+from proxima_engine.watch import EngineTimes, PromptWatch
 from proxima_server.app import create_app
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.listening import listen, url
 
 BROKEN = APIError(ErrorCode.INTERNAL_ERROR, "the worker broke")
 """Among the events of a stream: there it fails."""
+PROMPT_TOKENS, CACHED_TOKENS = 5, 3
+ENGINE_TIMES = EngineTimes(queued_s=0.002, prefill_s=0.003, decode_s=0.004)
 
 
 @dataclass
@@ -76,21 +80,33 @@ class FakeServing:
         self.wait_first.set()
 
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> bytes | AsyncGenerator[str, None]:
+        prompt = self._to_engine(body)
         if body.get("stream"):
-            return self._stream()
+            return self._stream(prompt)
         try:
             self.started.set()
             await self.hold.wait()
+            prompt.started(PROMPT_TOKENS, CACHED_TOKENS, ENGINE_TIMES)
+            prompt.output(2)
+            prompt.ended(ENGINE_TIMES)
             return self.answers(body)
         finally:
             self.ended.set()
 
-    async def _stream(self) -> AsyncGenerator[str, None]:
+    def _to_engine(self, body: dict[str, Any]) -> PromptWatch:
+        """What the engine's client does with a prompt."""
+        request = watch.current.get()
+        assert request is not None
+        return request.watch_prompt(None, body.get("vllm_xargs") or {}, 1, streamed=bool(body.get("stream")))
+
+    async def _stream(self, prompt: PromptWatch) -> AsyncGenerator[str, None]:
         try:
             await self.wait_first.wait()
+            prompt.started(PROMPT_TOKENS, CACHED_TOKENS, ENGINE_TIMES)
             for event in self.events:
                 if isinstance(event, Exception):
                     raise event
+                prompt.output(1 if "choices" in event else 0)
                 yield event
                 self.started.set()
                 await self.hold.wait()
@@ -162,6 +178,8 @@ def snapshot(**changes: Any) -> SchedulerSnapshot:
         "step": 7,
         "running": 3,
         "waiting": {"blocks": {"default": 2}},
+        "waiting_tokens": {"default": 700},
+        "oldest_wait_s": {"default": 1.25},
         "blocks_total": 191,
         "blocks_used": 100,
         "blocks_peak": 120,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -23,11 +24,14 @@ STOP_TIMEOUT_S = 60
 class GatewayProcess:
     """`proxima serve` on a free port. Its log goes to a file, whose end explains failures."""
 
-    def __init__(self, arguments: list[str], log: Path) -> None:
+    def __init__(self, arguments: list[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [PROXIMA, "serve", "--port", "0", *arguments], stdout=output, stderr=subprocess.STDOUT
+                [PROXIMA, "serve", "--port", "0", *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
             )
         self.url = ""
 
@@ -67,6 +71,12 @@ class GatewayProcess:
     def wait_for(self, client: httpx.Client, path: str, status: int) -> None:
         for _ in self._attempts():
             if client.get(path).status_code == status:
+                return
+
+    def wait_for_log(self, text: str) -> None:
+        """Until `text` stands in the log, to which the server may write after the client has its answer."""
+        for _ in self._attempts():
+            if text in self.log():
                 return
 
     def wait_exit(self) -> int:

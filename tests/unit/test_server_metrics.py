@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from fake_gateway import fake_gateway, snapshot
+import re
+
+from fake_gateway import CACHED_TOKENS, PROMPT_TOKENS, fake_gateway, snapshot
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from proxima_config.metrics_catalogue import METRICS, Kind
 from proxima_engine.policy.plan import Reason
+from proxima_server.metrics.histogram import Histogram
+from proxima_server.metrics.request_metrics import MAX_KEYS, RequestMetrics
 
+OURS = ("proxima_", "DCGM_")
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -30,24 +36,38 @@ async def test_the_first_scrape_shows_exactly_the_catalogue():
         response = await gateway.client.get("/metrics")
         text = response.text
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
-    families = {
-        family.name: family for family in text_string_to_metric_families(text) if family.name.startswith("proxima_")
-    }
+    families = {family.name: family for family in text_string_to_metric_families(text) if family.name.startswith(OURS)}
     assert {metric.name.removesuffix("_total") for metric in METRICS} == set(families)
     for metric in METRICS:
         family = families[metric.name.removesuffix("_total")]
         assert family.type == metric.kind.value
         assert family.documentation == metric.help
-        assert family.samples, metric.name
+        assert family.samples or metric.on_demand, metric.name
         for sample in family.samples:
-            assert (sample.name, set(sample.labels)) == (metric.name, set(metric.labels))
+            assert sample.name.removesuffix(suffix_of(sample)) == metric.name
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+            assert ("le" in sample.labels) is sample.name.endswith("_bucket")
+
+
+def suffix_of(sample: Sample) -> str:
+    """What Prometheus adds to the name of a histogram."""
+    found = re.search(r"_(bucket|sum|count)$", sample.name)
+    return found[0] if found and "build" not in sample.name else ""
 
 
 def test_counters_and_only_counters_end_in_total():
     assert all(metric.name.endswith("_total") == (metric.kind is Kind.COUNTER) for metric in METRICS)
 
 
-async def test_no_series_appears_only_later():
+def test_histograms_begin_at_a_millisecond():
+    bounds = [metric.buckets for metric in METRICS if metric.kind is Kind.HISTOGRAM]
+    assert bounds
+    for each in bounds:
+        assert each[0] == 0.001
+        assert list(each) == sorted(set(each))
+
+
+async def test_no_series_appears_only_later_but_those_said_to():
     async with fake_gateway() as gateway:
         before = samples((await gateway.client.get("/metrics")).text)
         await gateway.ready()
@@ -56,7 +76,9 @@ async def test_no_series_appears_only_later():
             await gateway.client.get(path)
         await gateway.client.post("/v1/completions", json={"stream": True})
         after = samples((await gateway.client.get("/metrics")).text)
-    assert set(before) == set(after)
+    later = {metric.name for metric in METRICS if metric.on_demand}
+    assert {name for name, _ in set(after) - set(before)} <= later
+    assert set(before) <= set(after)
 
 
 async def test_the_snapshot_is_shown():
@@ -68,6 +90,9 @@ async def test_the_snapshot_is_shown():
     assert value(found, "proxima_kv_blocks_used", engine="0") == 100
     assert value(found, "proxima_kv_blocks_forecast_peak", engine="0") == 120
     assert value(found, "proxima_estimated_start_seconds", **{"engine": "0", "class": "default"}) == 4
+    assert value(found, "proxima_scheduler_waiting_tokens", **{"engine": "0", "class": "default"}) == 700
+    assert value(found, "proxima_scheduler_oldest_wait_seconds", **{"engine": "0", "class": "default"}) == 1.25
+    assert value(found, "proxima_scheduler_oldest_wait_seconds", **{"engine": "0", "class": "flex"}) == 0
     assert value(found, "proxima_yields_total", engine="0", mode="recompute") == 1
     waiting = {reason: value(found, "proxima_scheduler_waiting", **label(reason)) for reason in Reason}
     assert waiting == {reason: 2 if reason is Reason.BLOCKS else 0 for reason in Reason}
@@ -108,3 +133,58 @@ async def test_the_phase_is_shown():
     assert value(loading, "proxima_engine_up") == 0
     assert value(ready, "proxima_engine_phase", phase="ready") == 1
     assert value(ready, "proxima_engine_up") == 1
+
+
+async def test_a_stream_shows_in_the_histograms_and_the_tokens_of_its_class():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.events[:1] *= 3
+        await gateway.client.post("/v1/completions", json={"stream": True, "vllm_xargs": {"proxima_class": "flex"}})
+        await gateway.client.post("/v1/completions", json={})
+        found = samples((await gateway.client.get("/metrics")).text)
+    for name, count in (
+        ("proxima_time_to_first_token_seconds", 1),
+        ("proxima_inter_token_seconds", 2),
+        ("proxima_request_seconds", 1),
+        ("proxima_queue_seconds", 1),
+    ):
+        assert value(found, f"{name}_count", **{"class": "flex"}) == count, name
+        assert value(found, f"{name}_bucket", **{"class": "flex", "le": "+Inf"}) == count, name
+    assert value(found, "proxima_output_tokens_total", **{"class": "flex"}) == 3
+    assert value(found, "proxima_prompt_tokens_total", **{"class": "flex"}) == PROMPT_TOKENS
+    assert value(found, "proxima_cached_prompt_tokens_total", **{"class": "flex"}) == CACHED_TOKENS
+    assert value(found, "proxima_requests_total", **{"class": "flex", "outcome": "ok"}) == 1
+    assert value(found, "proxima_time_to_first_token_seconds_count", **{"class": "default"}) == 1
+    assert value(found, "proxima_inter_token_seconds_count", **{"class": "default"}) == 0, "not streamed"
+
+
+async def test_a_histogram_is_cumulative():
+    histogram = Histogram((0.001, 0.01, 0.1))
+    for seconds in (0.0005, 0.001, 0.05, 7.0):
+        histogram.observe(seconds)
+    assert histogram.buckets() == [("0.001", 2), ("0.01", 2), ("0.1", 3), ("+Inf", 4)]
+    assert histogram.sum == 7.0515
+
+
+async def test_invented_classes_share_one_series():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        for name in ("mine", "yours"):
+            await gateway.client.post("/v1/completions", json={"vllm_xargs": {"proxima_class": name}})
+        found = samples((await gateway.client.get("/metrics")).text)
+    assert value(found, "proxima_requests_total", **{"class": "other", "outcome": "ok"}) == 2
+
+
+def test_keys_have_series_of_their_own_up_to_a_bound():
+    metrics = RequestMetrics()
+    for number in range(MAX_KEYS + 50):
+        metrics.count_key(f"key-{number}", "ok", 3, 4)
+    metrics.count_key("key-0", "ok", 3, 4)
+    families = {each.name: each for each in metrics.collect()}
+    requests = {sample.labels["key"]: sample.value for sample in families["proxima_key_requests"].samples}
+    tokens = {tuple(sample.labels.values()): sample.value for sample in families["proxima_key_tokens"].samples}
+    assert len(requests) == MAX_KEYS + 1
+    assert requests["other"] == 50
+    assert requests["key-0"] == 2
+    assert tokens["key-0", "output"] == 8
+    assert tokens["other", "prompt"] == 150

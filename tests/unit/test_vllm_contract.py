@@ -95,6 +95,36 @@ SYMBOLS = [
     Relied("vllm.usage.usage_lib.UsageContext.OPENAI_API_SERVER", f"{ENGINE}/launch.py"),
     Relied("vllm.platforms.current_platform.is_cpu", f"{ENGINE}/launch.py", ""),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.from_vllm_config", f"{ENGINE}/launch.py"),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.start_profile", f"{SERVER}/routes/profile.py", "self profile_prefix"),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.stop_profile", f"{SERVER}/routes/profile.py", "self"),
+    # Watching requests
+    Relied(
+        "vllm.v1.engine.async_llm.AsyncLLM.generate",
+        f"{ENGINE}/watched_llm.py",
+        "self prompt sampling_params request_id",
+    ),
+    Relied(
+        "vllm.v1.engine.async_llm.AsyncLLM.encode",
+        f"{ENGINE}/watched_llm.py",
+        "self prompt pooling_params request_id lora_request",
+    ),
+    Relied("vllm.lora.request.LoRARequest.lora_name", f"{ENGINE}/watched_llm.py"),
+    Relied(
+        "vllm.outputs.RequestOutput",
+        f"{ENGINE}/watched_llm.py",
+        "request_id prompt prompt_token_ids prompt_logprobs outputs finished metrics",
+    ),
+    Relied("vllm.outputs.CompletionOutput.__init__", f"{ENGINE}/watched_llm.py", "self index text token_ids"),
+    Relied(
+        "vllm.outputs.PoolingRequestOutput",
+        f"{ENGINE}/watched_llm.py",
+        "request_id outputs prompt_token_ids num_cached_tokens",
+    ),
+    Relied("vllm.sampling_params.RequestOutputKind.FINAL_ONLY", f"{ENGINE}/watched_llm.py"),
+    *[
+        Relied(f"vllm.v1.metrics.stats.RequestStateStats.{name}", f"{ENGINE}/watched_llm.py")
+        for name in ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+    ],
     Relied("vllm.v1.engine.async_llm.AsyncLLM.errored", f"{ENGINE}/runtime.py"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.reset_mm_cache", f"{ENGINE}/runtime.py", "self"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.shutdown", f"{ENGINE}/runtime.py", "self timeout"),

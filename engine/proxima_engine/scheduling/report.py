@@ -99,6 +99,8 @@ class SchedulerReport:
             step=self._steps,
             running=running,
             waiting=self._waiting_by_reason(),
+            waiting_tokens=self._waiting_tokens(),
+            oldest_wait_s=self._oldest_wait_s(time.time()),
             blocks_total=blocks_total,
             blocks_used=blocks_used,
             blocks_peak=max(blocks_used, self._plan.peak_blocks) if running or waiting else 0,
@@ -124,6 +126,21 @@ class SchedulerReport:
             reason = self._plan.held.get(request.request_id, default)
             counts[str(reason)][str(self._view.class_of(request))] += 1
         return {reason: dict(by_class) for reason, by_class in counts.items()}
+
+    def _waiting_tokens(self) -> dict[str, int]:
+        tokens: Counter[str] = Counter()
+        for request, _ in self._waiting():
+            tokens[str(self._view.class_of(request))] += request.num_tokens
+        return dict(tokens)
+
+    def _oldest_wait_s(self, now_s: float) -> dict[str, float]:
+        """By class; `now_s` on the wall clock, as arrivals are."""
+        oldest: dict[str, float] = {}
+        for request, _ in self._waiting():
+            if not request.num_output_tokens:
+                name = str(self._view.class_of(request))
+                oldest[name] = max(oldest.get(name, 0.0), now_s - request.arrival_time)
+        return oldest
 
     def _estimated_start_s(self) -> dict[str, float]:
         """By class, when a request that arrives now would start: those that go before it divided by the rate at which

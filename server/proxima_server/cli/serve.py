@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
     loaded = arguments.load(options)
     settings = loaded.settings
 
-    logs.configure(settings.logging.level)
+    logs.configure(settings.logging)
     _silence_teardown()
     # First of all the port: imports, and preparing or finding a model, can take long and would be in vain.
     with listening.listen(settings.server.host, settings.server.port) as socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
@@ -29,12 +30,16 @@ class EngineCollector(Collector):
         yield family(catalogue.SCHEDULER_INFO, [((gateway.settings.scheduler.kind,), 1)])
         yield family(catalogue.ENGINE_PHASE, [((phase.value,), float(phase is gateway.phase)) for phase in EnginePhase])
         yield family(catalogue.ENGINE_UP, [((), float(gateway.phase is EnginePhase.READY))])
+        yield family(catalogue.TASKS, [((), len(asyncio.all_tasks()))])
 
 
 def own_registry(gateway: Gateway) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(EngineCollector(gateway))
     registry.register(gateway.metrics)
+    registry.register(gateway.request_metrics)
+    if gateway.settings.telemetry.gpu:
+        registry.register(gateway.gpus)
     ranks = gateway.settings.engine.get("data_parallel_size")
     snapshots = gateway.runtime.snapshot_receiver.latest
     registry.register(

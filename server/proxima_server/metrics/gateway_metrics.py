@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from prometheus_client.registry import Collector
 
 from proxima_config import metrics_catalogue as catalogue
-from proxima_server.errors import KINDS, ErrorCode
+from proxima_server.errors import ErrorCode
 from proxima_server.metrics.families import Family, family
+from proxima_server.observability.record import current
 from proxima_server.parameters import OPTIONAL_PARAMS
 
 OTHER_METHOD = OTHER_PARAM = "other"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_STATUSES = sorted({200, *(kind.status for kind in KINDS.values())})
 
 
 class GatewayMetrics(Collector):
@@ -26,12 +26,6 @@ class GatewayMetrics(Collector):
         self._stream_errors: Counter[str] = Counter(dict.fromkeys((code.value for code in ErrorCode), 0))
         self._ignored_params: Counter[str] = Counter(dict.fromkeys((*sorted(OPTIONAL_PARAMS), OTHER_PARAM), 0))
         self._in_flight = 0
-
-    def show_routes(self, routes: Iterable[tuple[str, str]]) -> None:
-        """Create the series of each (route, method) now, so that rates are right from the first request on."""
-        for route, method in routes:
-            for status in _STATUSES:
-                self._requests[route, method, str(status)] += 0
 
     @contextmanager
     def in_flight(self) -> Iterator[None]:
@@ -48,6 +42,7 @@ class GatewayMetrics(Collector):
 
     def count_stream_error(self, code: ErrorCode) -> None:
         self._stream_errors[code.value] += 1
+        current().error_code = code.value
 
     def count_ignored_params(self, names: Iterable[str]) -> None:
         for name in names:

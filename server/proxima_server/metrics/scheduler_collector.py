@@ -16,6 +16,7 @@ from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_server.metrics.families import Family, family
 
 Snapshots = Mapping[int, SchedulerSnapshot]
+_NONE_WAITS = {str(each): 0.0 for each in RequestClass}
 _UNKNOWN_STARTS = {str(each): math.nan for each in RequestClass}
 
 
@@ -43,6 +44,15 @@ class SchedulerCollector(Collector):
                 for name, count in classes.items()
             ],
         )
+        for metric, field in _BY_CLASS.items():
+            yield family(
+                metric,
+                [
+                    ((str(rank), name), value)
+                    for rank, now in latest.items()
+                    for name, value in (_NONE_WAITS | getattr(now, field)).items()
+                ],
+            )
         yield family(
             catalogue.ESTIMATED_START,
             [
@@ -83,6 +93,12 @@ _PLAIN: Mapping[catalogue.Metric, str] = {
     catalogue.FORECASTS_EXCEEDED: "forecasts_exceeded_total",
     catalogue.PLAN_TIME: "plan_time_s_total",
     catalogue.POLICY_FAILURES: "policy_failures_total",
+}
+
+
+_BY_CLASS: Mapping[catalogue.Metric, str] = {
+    catalogue.SCHEDULER_WAITING_TOKENS: "waiting_tokens",
+    catalogue.SCHEDULER_OLDEST_WAIT: "oldest_wait_s",
 }
 
 
