@@ -4,7 +4,8 @@
     ├── UsageError            exit 2: the call itself is wrong
     │   └── ConfigError       exit 2: a setting is unknown, out of bounds or contradictory
     ├── ModelError            exit 1: a model cannot be found, read or prepared
-    └── EngineStartError      exit 1: the engine could not start; the message is the root cause
+    ├── EngineStartError      exit 1: the engine could not start; the message is the root cause
+    └── EngineDiedError       exit 1: the engine is lost and may not be started again
 
 The command line prints the message as its last line and nothing else; tracebacks appear at log level debug.
 """
@@ -31,4 +32,8 @@ class ModelError(ProximaError):
 
 
 class EngineStartError(ProximaError):
+    pass
+
+
+class EngineDiedError(ProximaError):
     pass

@@ -175,6 +175,33 @@ TASKS = Metric(
     "Tasks on the gateway's event loop; they come and go with requests.",
     "1",
 )
+DRAINING = Metric(
+    "proxima_draining", Kind.GAUGE, (), "1 from SIGTERM or POST /admin/drain on: new requests are refused.", "1"
+)
+REQUESTS_REMAINING = Metric(
+    "proxima_drain_remaining_requests",
+    Kind.GAUGE,
+    (),
+    "Requests, waiting or running, for which a drain waits (or would). Probes, scrapes and /admin are not among them.",
+    "requests",
+)
+DRAIN_SECONDS = Metric(
+    "proxima_drain_remaining_seconds",
+    Kind.GAUGE,
+    (),
+    "Time these have until the rest is ended with an error; lifecycle.drain_s while nobody drains.",
+    "seconds",
+)
+ENGINE_RESTARTS = Metric(
+    "proxima_engine_restarts_total", Kind.COUNTER, (), "Engines started again after one died or hung.", "1"
+)
+ENGINE_STALLED = Metric(
+    "proxima_engine_stalled_seconds",
+    Kind.GAUGE,
+    (),
+    "How long the engine has had requests and made no step; from lifecycle.hang_s on it counts as hung.",
+    "seconds",
+)
 SCHEDULER_STEPS = Metric(
     "proxima_scheduler_steps_total", Kind.COUNTER, ("engine",), "Steps scheduled since the engine started.", "steps"
 )

@@ -12,9 +12,10 @@ CUTOFF = 0.6
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
     """The candidate most similar to ``word``; for dotted names the last part counts alone, too.
 
-    A key in the wrong section (``max_num_seqs``, ``scheduler.port``) is closer by its last part than as a whole.
+    A key in the wrong section (``max_num_seqs``, ``scheduler.port``) is closer by its last part than as a whole. Of
+    equally close ones the first is meant.
     """
-    names = sorted(candidates)
+    names = list(candidates)
     leaf = word.rpartition(".")[2]
     same_leaf = [name for name in names if name.rpartition(".")[2] == leaf]
     if same_leaf:

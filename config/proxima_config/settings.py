@@ -8,9 +8,19 @@ and docs/configuration.md are derived from it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 
 from proxima_config import vllm_flags
 from proxima_config.slo import DEFAULT_SLO
@@ -21,6 +31,20 @@ class CliFlag:
     """Name of a key on the command line, where it is not just the field's own name."""
 
     name: str
+
+
+def _split(value: object) -> object:
+    """A list in one text, as the command line and the environment give it: separated by blanks or commas."""
+    return value.replace(",", " ").split() if isinstance(value, str) else value
+
+
+def _network(value: str) -> str:
+    ip_network(value)
+    return value
+
+
+Texts = Annotated[list[str], BeforeValidator(_split)]
+Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], BeforeValidator(_split)]
 
 
 class Section(BaseModel):
@@ -66,6 +90,121 @@ class ServerSettings(Section):
         le=3600,
         description="Seconds between comments in a stream that keep proxies and clients from taking it for dead while "
         "the request waits or its prompt is computed. 0 for none.",
+    )
+    max_body_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1024,
+        description="Largest request body in bytes; more is refused with 413. The default is roomy for prompts with "
+        "images in them and small enough that one client cannot fill the memory.",
+    )
+    max_header_bytes: int = Field(
+        default=64 * 1024,
+        ge=1024,
+        le=16 * 1024 * 1024,
+        description="Largest request line and headers together in bytes; more is refused with 431.",
+    )
+    keep_alive_s: int = Field(
+        default=620,
+        ge=1,
+        le=86400,
+        description="Seconds after which an idle connection is closed. Longer than what load balancers in front allow "
+        "(60 s of AWS and nginx, 600 s of Google's), so that it is never us who close one they are about to use.",
+    )
+    header_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Seconds a client may take to send the headers of its request, after it connected or began.",
+    )
+    body_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Seconds for which a request body may stand still. What arrives earns time, a second for each KiB, "
+        "so that a body that only trickles is ended too; 408 says so.",
+    )
+    send_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Seconds for which a client may leave its answer unread. A stream that nobody reads is then "
+        "aborted, and its KV blocks are free.",
+    )
+    trusted_proxies: Networks = Field(
+        default=[],
+        description="Addresses and networks of proxies in front (10.0.0.0/8) whose X-Forwarded-For and "
+        "X-Forwarded-Proto say who the client is. Nobody else's are believed.",
+    )
+    cors_origins: Texts = Field(
+        default=[],
+        description="Web origins (https://app.example.com, or *) whose pages may call this API from a browser. None "
+        "by default: browsers then refuse.",
+    )
+    tls_cert_file: str = Field(
+        default="",
+        description="PEM file with the certificate and its chain: serve HTTPS. Needs tls_key_file. A file that changes "
+        "is loaded again within ten seconds, without a restart.",
+    )
+    tls_key_file: str = Field(default="", description="PEM file with the private key of tls_cert_file, unencrypted.")
+
+
+class AdminSettings(Section):
+    """Who may drain, inspect and profile the gateway."""
+
+    port: Annotated[int, CliFlag("--admin-port")] = Field(
+        default=0,
+        ge=0,
+        le=65535,
+        description="TCP port of its own, plain HTTP, for /admin, /debug and /metrics, which the API's port then does "
+        "not answer; /health answers on both. 0: all on one port.",
+    )
+    host: Annotated[str, CliFlag("--admin-host")] = Field(
+        default="127.0.0.1", min_length=1, description="Address to listen on for admin.port."
+    )
+    token: Annotated[str, CliFlag("--admin-token")] = Field(
+        default="",
+        description="What /admin and /debug ask for as `Authorization: Bearer TOKEN`. Without a token they answer on "
+        "admin.port, or where there is none to this machine only, unless a proxy or a web page sent the request.",
+    )
+    token_file: Annotated[str, CliFlag("--admin-token-file")] = Field(
+        default="",
+        description="File that holds the token instead, read at each request, so that it can be changed at any time.",
+    )
+
+
+class LifecycleSettings(Section):
+    """How the gateway ends, and what it does when its engine fails."""
+
+    drain_s: float = Field(
+        default=25.0,
+        ge=0,
+        le=86400,
+        description="Seconds that running and waiting requests have to finish after SIGTERM or POST /admin/drain. Then "
+        "the rest get an error and the process ends. Keep Kubernetes' terminationGracePeriodSeconds (30) some seconds "
+        "above it.",
+    )
+    hang_s: float = Field(
+        default=120.0,
+        ge=0,
+        le=86400,
+        description="Seconds for which an engine that has requests may make no step before it counts as hung: not "
+        "live, not ready. Far above the longest honest step (a long prefill; kernels compiled at first use). 0 never.",
+    )
+    max_restarts: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="How often an engine that died or hangs is started again, within restart_window_s. Beyond it, "
+        "and by default, the process ends with exit code 1 and leaves the restart to whoever started it.",
+    )
+    restart_window_s: float = Field(
+        default=3600.0, gt=0, le=864000, description="Seconds after which a restart no longer counts."
+    )
+    exit_delay_s: float = Field(
+        default=5.0,
+        ge=0,
+        le=3600,
+        description="Seconds for which a gateway whose engine is lost goes on telling so, before it ends.",
     )
 
 
@@ -156,6 +295,8 @@ class ProximaSettings(Section):
         "line also the positional MODEL of `proxima serve`.",
     )
     server: ServerSettings = ServerSettings()
+    admin: AdminSettings = AdminSettings()
+    lifecycle: LifecycleSettings = LifecycleSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     logging: LoggingSettings = LoggingSettings()
@@ -169,6 +310,14 @@ class ProximaSettings(Section):
     def _known_flags_only(cls, engine: dict[str, JsonValue]) -> dict[str, JsonValue]:
         flags = [vllm_flags.find(name) for name in engine]
         return {flag.dest: flag.parse(value, text=False) for flag, value in zip(flags, engine.values(), strict=True)}
+
+    @model_validator(mode="after")
+    def _certificate_and_key_go_together(self) -> Self:
+        if bool(self.server.tls_cert_file) != bool(self.server.tls_key_file):
+            raise ValueError("server.tls_cert_file and server.tls_key_file must be set together")
+        if self.admin.token and self.admin.token_file:
+            raise ValueError("admin.token and admin.token_file contradict each other; set one of them")
+        return self
 
     @model_validator(mode="after")
     def _own_scheduler_class_needs_native(self) -> Self:

@@ -12,7 +12,8 @@ import io
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,8 @@ SCHEDULER_FACTORIES = {
 """What vLLM is told by kind of scheduler; `native` is what it does when told nothing."""
 # Expanded in the engine process, see SchedulerOptions.snapshot_endpoint.
 SNAPSHOT_ENDPOINT = f"ipc://${{{DIRECTORY_VARIABLE}}}/snapshot"
+# VLLM_PORT itself is also a setting of vLLM: a plain number stays.
+_SERVICE_LINK = re.compile(r"VLLM_(PORT=\w+://|PORT_\d+_|SERVICE_(HOST|PORT))")
 CPU_WORKER = "proxima_engine.worker_cpu.ProximaCPUWorker"
 
 
@@ -142,12 +145,32 @@ def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[
 
 def set_environment(settings: ProximaSettings) -> None:
     """What vLLM reads when it is imported. Variables that the user set stay as they are."""
+    if dropped := drop_service_links(os.environ):
+        logger.warning(
+            "ignored %s: Kubernetes sets them for a Service called vllm, vLLM would read its own settings from them",
+            ", ".join(dropped),
+        )
     os.environ.setdefault("VLLM_LOGGING_LEVEL", settings.logging.level.upper())
     # A file named by the environment would win over that flag of the user's.
     if settings.logging.format == "json" and "logging_config" not in settings.engine:
         os.environ.setdefault("VLLM_LOGGING_CONFIG_PATH", str(_write_json_logging(settings)))
     # A gateway does not report its use to a third party unless asked to.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    # A killed engine leaves semaphores to Python's tracker process, which removes them, and complains after the last
+    # line of our log: that line is the cause.
+    quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), quiet)))
+
+
+def drop_service_links(environ: MutableMapping[str, str]) -> list[str]:
+    """Remove and name the variables that Kubernetes injects into every pod beside a Service called `vllm`.
+
+    vLLM takes VLLM_PORT for the first port of its engine, and refuses to start on `tcp://10.0.0.1:8000`.
+    """
+    found = sorted(name for name, value in environ.items() if _SERVICE_LINK.match(f"{name}={value}"))
+    for name in found:
+        del environ[name]
+    return found
 
 
 def _write_json_logging(settings: ProximaSettings) -> Path:

@@ -1,4 +1,4 @@
-"""Life of the engine: start in the background, watch, drain, stop.
+"""Life of one engine: start in the background, watch, stop. A new engine is a new `EngineRuntime`.
 
 One thread loads (preparing a model and vLLM's constructor take a minute), the event loop stays free, so that `/health`
 can say "starting" meanwhile. After that the engine processes are watched; the death of one turns the phase to FAILED at
@@ -24,6 +24,7 @@ from proxima_config.errors import ProximaError
 from proxima_config.layering import LoadedSettings
 from proxima_config.settings import ProximaSettings
 from proxima_engine import launch, processes, root_cause
+from proxima_engine.heartbeat import Heartbeat
 from proxima_engine.telemetry import SnapshotReceiver
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class EngineRuntime:
         self._directory = Path(tempfile.mkdtemp(prefix="proxima-"))
         self._failures = root_cause.FailureLog(self._directory)
         self.snapshot_receiver = SnapshotReceiver(f"ipc://{self._directory}/snapshot")
+        self.heartbeat = Heartbeat(self._snapshot_steps)
         self._processes = processes.ProcessGuard()
         self._tasks: list[asyncio.Task[None]] = []
         self._loader: threading.Thread | None = None
@@ -85,6 +87,7 @@ class EngineRuntime:
         self._stop_requested = False
         self._spawning = False
         self._stop_lock = asyncio.Lock()
+        self._killed_because: str | None = None
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -103,6 +106,18 @@ class EngineRuntime:
         if self._args is None:
             raise EngineUnavailable(self.failure or f"the engine is {self.phase.value}")
         return self._args
+
+    @property
+    def hang(self) -> str | None:
+        """What is wrong with an engine that lives and has work, but makes no steps; None otherwise."""
+        stalled_s, limit_s = self.heartbeat.stalled_s, self.settings.lifecycle.hang_s
+        if self.phase is not EnginePhase.READY or not 0 < limit_s <= stalled_s:
+            return None
+        requests = self.heartbeat.unfinished
+        return f"the engine hangs: it has {requests} requests and made no step for {limit_s:g} s"
+
+    def _snapshot_steps(self) -> int:
+        return sum(snapshot.step for snapshot in self.snapshot_receiver.latest.values())
 
     async def wait(self) -> EnginePhase:
         """Wait until the engine is READY, FAILED or STOPPED."""
@@ -159,6 +174,8 @@ class EngineRuntime:
     async def _watch(self, client: AsyncLLM) -> None:
         """From built to dead; cancelled by stop()."""
         self._processes.look()
+        self.heartbeat.listen(client)
+        watching_steps = asyncio.create_task(self.heartbeat.watch(client))
         death = asyncio.create_task(processes.first_death(client))
         # Doubles as the first message over the sockets, which starts vLLM's reader task on this loop: without that
         # task "engine dead" messages would go unread until the first request.
@@ -170,9 +187,9 @@ class EngineRuntime:
                 self._settled.set()
                 await death
         finally:
-            greeting.cancel()
-            death.cancel()
-        self._fail(self._failures.explain_death(await processes.exit_codes(client)))
+            for task in (greeting, death, watching_steps):
+                task.cancel()
+        self._fail(self._killed_because or self._failures.explain_death(await processes.exit_codes(client)))
         logger.error("%s", self.failure)
         # What is left of it holds memory and answers nobody.
         await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
@@ -185,8 +202,18 @@ class EngineRuntime:
 
     # -- stop ------------------------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """End the engine in whatever state it is, leaving no process behind. May be called again."""
+    async def kill(self, cause: str) -> None:
+        """End the processes of an engine that hangs; what follows is what follows its death by itself."""
+        self._killed_because = cause
+        await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
+        # Engines that are no processes of ours (Ray's actors) do not end by that.
+        self._fail(cause)
+
+    async def stop(self, *, now: bool = False) -> None:
+        """End the engine in whatever state it is, leaving no process behind. May be called again.
+
+        `now` gives its processes no time to finish anything.
+        """
         async with self._stop_lock:
             if self.phase is EnginePhase.STOPPED:
                 return
@@ -202,11 +229,20 @@ class EngineRuntime:
                 if (reader := getattr(self._client, "output_handler", None)) is not None:
                     # It would report the end of the engine process as a death.
                     reader.cancel()
-                await asyncio.to_thread(self._client.shutdown, timeout=self._stop_grace_s())
+                    self._end_requests(self._client)
+                await asyncio.to_thread(self._client.shutdown, timeout=0 if now else self._stop_grace_s())
             await asyncio.to_thread(self._processes.kill, STOP_GRACE_S)
             shutil.rmtree(self._directory, ignore_errors=True)
             self.phase = EnginePhase.STOPPED
             self._settled.set()
+
+    @staticmethod
+    def _end_requests(client: AsyncLLM) -> None:
+        """Requests that are still with the engine would wait for ever: their reader may have been stopped before it saw
+        the engine die."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        client.output_processor.propagate_error(EngineDeadError())
 
     async def _end_loader(self) -> None:
         """Interrupt a load in progress: vLLM's constructor cannot be cancelled, but gives up when its processes die."""

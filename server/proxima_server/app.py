@@ -8,16 +8,21 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from proxima_config.settings import ProximaSettings
 from proxima_engine.runtime import EngineRuntime
 from proxima_server import errors, openapi
+from proxima_server.admin_access import AdminAccess
 from proxima_server.asgi import AnswerHead, NormalizePath
-from proxima_server.gateway import Gateway, LoadServing
+from proxima_server.body_limit import LimitBody
+from proxima_server.drain import TrackWork
+from proxima_server.gateway import Gateway, LoadServing, MakeRuntime
 from proxima_server.metrics.exposition import own_registry
 from proxima_server.observability.middleware import ObserveRequests
 from proxima_server.request_id import IdentifyRequests
 from proxima_server.routes import (
+    admin,
     completions,
     docs,
     generate,
@@ -32,7 +37,7 @@ from proxima_server.routes import (
 from proxima_server.serving import ServingLayer
 from proxima_server.versions import proxima_version
 
-_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, profile, version)
+_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, profile, admin, version)
 
 
 async def load_vllm_serving(runtime: EngineRuntime) -> ServingLayer:
@@ -43,19 +48,22 @@ async def load_vllm_serving(runtime: EngineRuntime) -> ServingLayer:
 
 
 def create_app(
-    runtime: EngineRuntime, settings: ProximaSettings, load_serving: LoadServing = load_vllm_serving
+    make_runtime: MakeRuntime, settings: ProximaSettings, load_serving: LoadServing = load_vllm_serving
 ) -> FastAPI:
-    """The gateway over `runtime`, which the application starts and stops. `app.state.gateway` tells how it is."""
-    gateway = Gateway(runtime, settings, load_serving)
+    """The gateway over the engines that `make_runtime` makes, which the application starts and stops.
+
+    `app.state.gateway` tells how it is.
+    """
+    gateway = Gateway(make_runtime, settings, load_serving)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        starting = asyncio.create_task(gateway.start(), name="gateway-start")
+        running = asyncio.create_task(gateway.run(), name="gateway")
         try:
             yield
         finally:
-            starting.cancel()
-            await asyncio.wait({starting})
+            running.cancel()
+            await asyncio.wait({running})
             await gateway.stop()
 
     app = FastAPI(
@@ -78,6 +86,17 @@ def create_app(
     errors.install(app)
     openapi.install(app, gateway)
     # The last added is the outermost.
+    app.add_middleware(TrackWork, drain=gateway.drain, count_stream_error=gateway.metrics.count_stream_error)
+    app.add_middleware(LimitBody, max_body_bytes=settings.server.max_body_bytes)
+    app.add_middleware(AdminAccess, settings=settings.admin)
+    if settings.server.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.server.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
     app.add_middleware(ObserveRequests, gateway=gateway)
     app.add_middleware(NormalizePath)
     app.add_middleware(AnswerHead)

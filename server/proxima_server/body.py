@@ -20,9 +20,6 @@ from proxima_server.errors import APIError, ErrorCode
 from proxima_server.observability.record import current
 from proxima_server.shapes import unrepresentable
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Roomy for prompts with embedded images, small enough that one client cannot fill the memory."""
-
 _SHOWN_VALUE_CHARS = 80
 
 
@@ -126,15 +123,10 @@ def _require_json(request: Request) -> None:
 
 
 async def _read(request: Request) -> bytes:
-    chunks = bytearray()
     try:
-        async for chunk in request.stream():
-            chunks += chunk
-            if len(chunks) > MAX_BODY_BYTES:
-                raise APIError(ErrorCode.REQUEST_TOO_LARGE, f"The request body is larger than {MAX_BODY_BYTES} bytes")
+        return await request.body()
     except ClientDisconnect as error:
         raise APIError(ErrorCode.CLIENT_CLOSED_REQUEST, "The client went away") from error
-    return bytes(chunks)
 
 
 def _path(detail: ErrorDetails, body: Mapping[str, Any]) -> list[str | int]:

@@ -15,8 +15,8 @@ class ListenError(ProximaError):
     """The address cannot be listened on; the message says why."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket; `port` 0 takes a free one. Raises ListenError."""
+def listen(host: str, port: int, flag: str = "") -> socket.socket:
+    """A listening TCP socket; `port` 0 takes a free one. Raises ListenError, which advises about --[flag]port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -30,21 +30,22 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
-        raise ListenError(_explain(error, host, port)) from error
+        raise ListenError(_explain(error, host, port, flag)) from error
     return listening
 
 
-def url(listening: socket.socket) -> str:
+def url(listening: socket.socket, *, tls: bool = False) -> str:
     """Where clients find it."""
     host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _explain(error: OSError, host: str, port: int) -> str:
+def _explain(error: OSError, host: str, port: int, flag: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is already in use; stop what uses it or choose another with --port"
+        return f"port {port} on {host} is already in use; stop what uses it or choose another with --{flag}port"
     if error.errno == errno.EACCES:
         return f"port {port} on {host} needs more rights than this user has; choose one above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is not an address of this machine; choose another with --host"
+        return f"{host} is not an address of this machine; choose another with --{flag}host"
     return f"cannot listen on port {port} of {host}: {os.strerror(error.errno or 0)}"

@@ -16,6 +16,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
+from proxima_server.error_events import ErrorEvent
 from proxima_server.errors import APIError, ErrorCode, internal_error
 
 FIRST_EVENT_GRACE_S = 0.2
@@ -33,7 +34,6 @@ AppStatus.enable_automatic_graceful_drain = False
 _logger = logging.getLogger(__name__)
 
 CountError = Callable[[ErrorCode], None]
-ErrorEvent = Callable[[APIError], bytes]
 
 
 class Events:

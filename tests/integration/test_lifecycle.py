@@ -1,4 +1,7 @@
-"""Start, death and end of a gateway, each in a process of its own with a model that loads at once."""
+"""Start, death and end of a gateway, each in a process of its own with a model that loads at once.
+
+What happens to many requests meanwhile is drilled in test_drills.py.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,28 @@ ENDLESS = {"prompt": "a", "max_tokens": 2000, "ignore_eos": True}
 
 @pytest.fixture
 def start(tiny_model, tmp_path):
-    def start(*arguments: str) -> GatewayProcess:
-        return GatewayProcess([str(tiny_model), *SMALL, *arguments], tmp_path / "log")
+    def start(*arguments: str, **environment: str) -> GatewayProcess:
+        return GatewayProcess([str(tiny_model), *SMALL, *arguments], tmp_path / "log", environment)
 
     return start
 
 
-def test_a_killed_engine_fails_liveness_and_requests_at_once(start):
-    with start() as gateway, ThreadPoolExecutor() as background:
+# What Kubernetes injects into pods beside Services called vllm and proxima.
+SERVICE_LINKS = {
+    f"{name}_{part}": value
+    for name in ("VLLM", "PROXIMA")
+    for part, value in (
+        ("PORT", "tcp://10.0.0.1:8000"),
+        ("PORT_8000_TCP", "tcp://10.0.0.1:8000"),
+        ("PORT_8000_TCP_ADDR", "10.0.0.1"),
+        ("SERVICE_HOST", "10.0.0.1"),
+        ("SERVICE_PORT", "8000"),
+    )
+}
+
+
+def test_a_killed_engine_fails_liveness_and_requests_at_once_then_ends_the_process(start):
+    with start("--exit-delay-s", "10", **SERVICE_LINKS) as gateway, ThreadPoolExecutor() as background:
         gateway.wait_listening()
         with gateway.client() as client:
             assert client.get("/health/live").status_code == 200
@@ -52,8 +69,10 @@ def test_a_killed_engine_fails_liveness_and_requests_at_once(start):
             assert client.get("/health/ready").status_code == 503
             assert "SIGKILL" in _assert_unavailable(client.post("/v1/completions", json=ENDLESS))
             assert client.get("/metrics").status_code == 200
-        gateway.process.send_signal(signal.SIGTERM)
-        assert gateway.wait_exit() == 0
+            assert client.get("/health/startup").status_code == 200
+        assert gateway.wait_exit() == 1
+    assert "proxima: error: the engine died" in gateway.log().strip().splitlines()[-1]
+    assert "VLLM_PORT" in gateway.log()
 
 
 def _assert_unavailable(response: httpx.Response) -> str:
@@ -73,21 +92,6 @@ def test_a_failed_start_ends_with_the_cause_as_last_line(start, tiny_model, tmp_
     last = gateway.log().strip().splitlines()[-1]
     assert last.startswith("proxima: error: ")
     assert "safetensor" in last.lower(), last
-
-
-@pytest.mark.slow
-def test_a_running_stream_finishes_on_sigterm(start):
-    with start() as gateway:
-        gateway.wait_ready()
-        body = {**ENDLESS, "max_tokens": 200, "stream": True}
-        with gateway.client() as client, client.stream("POST", "/v1/completions", json=body) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            gateway.process.send_signal(signal.SIGTERM)
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert gateway.wait_exit() == 0
-        assert not gateway.engine_processes()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import multiprocessing
 import signal
@@ -41,11 +42,20 @@ class FakeClient:
     def __init__(self, process: BaseProcess) -> None:
         self.errored = False
         self.process = process
+        self.unfinished = 0
+        """Requests that the engine has, as the test says."""
         manager = SimpleNamespace(processes=[process])
-        self.engine_core = SimpleNamespace(resources=SimpleNamespace(engine_manager=manager))
+        self.engine_core = SimpleNamespace(
+            resources=SimpleNamespace(engine_manager=manager), get_output_async=lambda: asyncio.sleep(0)
+        )
+        self.output_processor = SimpleNamespace(get_num_unfinished_requests=lambda: self.unfinished)
 
     async def reset_mm_cache(self) -> None:
         pass
+
+    async def report(self) -> None:
+        """As vLLM's reader does when the engine core has made a step."""
+        await self.engine_core.get_output_async()
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.process.kill()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import Request
 
 from proxima_config.errors import ProximaError
 from proxima_config.settings import ProximaSettings
@@ -21,7 +21,10 @@ from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_engine.watch import EngineTimes, PromptWatch
 from proxima_server.app import create_app
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.gateway import Gateway
 from proxima_server.listening import listen, url
+from proxima_server.process import Server, uvicorn_config
+from proxima_server.tls import Certificate
 
 BROKEN = APIError(ErrorCode.INTERNAL_ERROR, "the worker broke")
 """Among the events of a stream: there it fails."""
@@ -34,12 +37,20 @@ class _Receiver:
     latest: dict[int, SchedulerSnapshot] = field(default_factory=dict)
 
 
+@dataclass
+class _Heartbeat:
+    stalled_s: float = 0.0
+
+
 class FakeRuntime:
     """Stands in for EngineRuntime; the test decides when it is ready or has failed."""
 
     def __init__(self) -> None:
         self.phase = EnginePhase.STARTING
         self.failure: str | None = None
+        self.hang: str | None = None
+        self.failed = asyncio.Event()
+        self.heartbeat = _Heartbeat()
         self.start_error: ProximaError | None = None
         self.snapshot_receiver = _Receiver()
         self.stopped = False
@@ -52,8 +63,11 @@ class FakeRuntime:
         await self._settled.wait()
         return self.phase
 
-    async def stop(self) -> None:
+    async def stop(self, *, now: bool = False) -> None:
         self.stopped = True
+
+    async def kill(self, cause: str) -> None:
+        self.fail(cause)
 
     def become_ready(self) -> None:
         self.phase = EnginePhase.READY
@@ -62,6 +76,7 @@ class FakeRuntime:
     def fail(self, cause: str) -> None:
         self.phase = EnginePhase.FAILED
         self.failure = cause
+        self.failed.set()
         self._settled.set()
 
 
@@ -125,11 +140,23 @@ class FakeServing:
 
 @dataclass
 class FakeGateway:
-    runtime: FakeRuntime
+    runtimes: list[FakeRuntime]
+    """One for each start of the engine."""
     serving: FakeServing
     client: httpx.AsyncClient
-    stop: Callable[[], None]
-    """As SIGTERM does."""
+    gateway: Gateway
+    address: tuple[str, int]
+    stopped: asyncio.Task[None]
+    """Done when the server has shut down."""
+    admin: httpx.AsyncClient | None = None
+
+    @property
+    def runtime(self) -> FakeRuntime:
+        return self.runtimes[-1]
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        self.gateway.begin_drain()
 
     async def ready(self) -> None:
         """Let the engine become ready, and wait until HTTP says so."""
@@ -139,34 +166,56 @@ class FakeGateway:
 
 
 @contextlib.asynccontextmanager
-async def fake_gateway(**settings: Any) -> AsyncIterator[FakeGateway]:
+async def fake_gateway(
+    *, certificate: Certificate | None = None, verify: ssl.SSLContext | bool = True, **settings: Any
+) -> AsyncIterator[FakeGateway]:
     """The real application on a real socket, over a fake engine that is still starting."""
-    runtime, serving = FakeRuntime(), FakeServing()
+    runtimes: list[FakeRuntime] = []
+    serving = FakeServing()
+
+    def make_runtime() -> FakeRuntime:
+        runtimes.append(FakeRuntime())
+        return runtimes[-1]
 
     async def load_serving(_runtime: Any) -> FakeServing:
         return serving
 
-    app = create_app(runtime, ProximaSettings(**settings), load_serving)  # type: ignore[arg-type]
-    stop = asyncio.Event()
-    with listen("127.0.0.1", 0) as socket:
-        running = asyncio.create_task(_serve(app, socket, stop))
-        async with httpx.AsyncClient(base_url=url(socket), trust_env=False, timeout=10) as client:
-            try:
-                yield FakeGateway(runtime, serving, client, stop.set)
-            finally:
-                serving.hold.set()
-                stop.set()
-                await running
+    loaded = ProximaSettings(**settings)
+    app = create_app(make_runtime, loaded, load_serving)  # type: ignore[arg-type]
+    gateway: Gateway = app.state.gateway
+    async with contextlib.AsyncExitStack() as stack:
+        api = stack.enter_context(listen("127.0.0.1", 0))
+        admin = stack.enter_context(listen("127.0.0.1", 0)) if loaded.admin.port else None
+        server = Server(uvicorn_config(app, loaded, certificate), admin)
+        stopped = asyncio.create_task(_serve(server, gateway, api))
+
+        async def client(socket: socket.socket, *, tls: bool = False) -> httpx.AsyncClient:
+            made = httpx.AsyncClient(base_url=url(socket, tls=tls), trust_env=False, timeout=10, verify=verify)
+            return await stack.enter_async_context(made)
+
+        fake = FakeGateway(
+            runtimes,
+            serving,
+            await client(api, tls=certificate is not None),
+            gateway,
+            api.getsockname()[:2],
+            stopped,
+            None if admin is None else await client(admin),
+        )
+        try:
+            yield fake
+        finally:
+            serving.hold.set()
+            gateway.begin_drain()
+            await stopped
 
 
-async def _serve(app: FastAPI, socket: socket.socket, stop: asyncio.Event) -> None:
-    """uvicorn without its signal handlers and without its tick, which would cost each test a tenth of a second."""
-    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1)
-    config.load()
-    server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
+async def _serve(server: Server, gateway: Gateway, socket: socket.socket) -> None:
+    """What uvicorn.Server.serve does, without its tick, which would cost each test a tenth of a second."""
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[socket])
-    await stop.wait()
+    await gateway.ended.wait()
     await server.shutdown(sockets=[socket])
 
 

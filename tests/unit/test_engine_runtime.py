@@ -109,7 +109,8 @@ async def test_a_death_that_is_only_announced_is_seen():
     """Ray's engines are actors: there is no process of ours to end."""
     client = SimpleNamespace(
         errored=False,
-        engine_core=SimpleNamespace(resources=SimpleNamespace(engine_manager=None)),
+        engine_core=SimpleNamespace(resources=SimpleNamespace(engine_manager=None), get_output_async=None),
+        output_processor=SimpleNamespace(get_num_unfinished_requests=lambda: 0),
         reset_mm_cache=lambda: asyncio.sleep(0),
         shutdown=lambda timeout: None,
     )
@@ -121,6 +122,19 @@ async def test_a_death_that_is_only_announced_is_seen():
         _ = engine.client
     await engine.failed.wait()
     await engine.stop()
+
+
+async def test_requests_that_are_still_with_the_engine_end_with_it():
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    engine = runtime(FakeBuild("ready"))
+    engine.start()
+    await engine.wait()
+    told = []
+    engine.client.output_handler = asyncio.create_task(asyncio.Event().wait())
+    engine.client.output_processor.propagate_error = told.append
+    await engine.stop()
+    assert [type(error) for error in told] == [EngineDeadError]
 
 
 async def test_stop_while_loading_ends_the_engine_that_ignores_sigterm():

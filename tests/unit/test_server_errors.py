@@ -10,7 +10,7 @@ import pytest
 from fake_gateway import fake_gateway
 from pydantic import BaseModel, Field, ValidationError
 
-from proxima_server.body import MAX_BODY_BYTES, validation_error
+from proxima_server.body import validation_error
 from proxima_server.errors import KINDS, MAX_MESSAGE_CHARS, MAX_PARAM_CHARS, APIError, ErrorCode, code_of_status
 from proxima_server.request_id import AddRequestId
 
@@ -117,14 +117,6 @@ async def test_anthropics_clients_get_their_word():
 async def test_wrong_method_names_the_right_one():
     async with fake_gateway() as gateway:
         assert (await gateway.client.delete("/v1/models")).headers["allow"] == "GET"
-
-
-async def test_body_larger_than_the_limit_is_refused():
-    async with fake_gateway() as gateway:
-        await gateway.ready()
-        response = await gateway.client.post(CHAT, content=b" " * (MAX_BODY_BYTES + 1), headers=JSON)
-    assert response.status_code == 413
-    assert error_of(response)["code"] == "request_too_large"
 
 
 async def test_a_bug_answers_500_without_its_details():

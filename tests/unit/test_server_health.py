@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import httpx
 import pytest
 from fake_gateway import FakeGateway, fake_gateway, snapshot
 
@@ -28,9 +31,36 @@ async def test_a_dead_engine_fails_liveness_and_names_the_cause():
     async with fake_gateway() as gateway:
         await gateway.ready()
         gateway.runtime.fail("out of memory")
-        assert await statuses(gateway) == dict.fromkeys(PROBES, 503)
+        # Loading was over once, and stays so.
+        assert await statuses(gateway) == dict(zip(PROBES, (503, 200, 503, 503), strict=True))
         body = (await gateway.client.get("/health/live")).json()
     assert (body["status"], body["phase"], body["failure"]) == ("unavailable", "failed", "out of memory")
+
+
+async def test_a_hung_engine_fails_liveness_until_it_goes_on():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.runtime.hang = "no step for 120 s"
+        gateway.runtime.heartbeat.stalled_s = 121.0
+        assert await statuses(gateway) == dict(zip(PROBES, (503, 200, 503, 503), strict=True))
+        assert (await gateway.client.get("/health/live")).json()["failure"] == "no step for 120 s"
+        assert "proxima_engine_stalled_seconds 121.0" in (await gateway.client.get("/metrics")).text
+        gateway.runtime.hang = None
+        assert await statuses(gateway) == dict.fromkeys(PROBES, 200)
+
+
+async def test_load_alone_fails_no_probe_and_probes_do_not_queue_behind_it():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.hold.clear()
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(base_url=gateway.client.base_url, trust_env=False, limits=limits) as many:
+            asking = [asyncio.create_task(many.post("/v1/completions", json={"prompt": "Hi"})) for _ in range(100)]
+            async with asyncio.timeout(5):
+                await gateway.serving.started.wait()
+                assert await statuses(gateway) == dict.fromkeys(PROBES, 200)
+            gateway.serving.hold.set()
+            await asyncio.gather(*asking)
 
 
 async def test_stopping_the_server_stops_the_engine():

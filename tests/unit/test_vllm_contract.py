@@ -125,6 +125,11 @@ SYMBOLS = [
         Relied(f"vllm.v1.metrics.stats.RequestStateStats.{name}", f"{ENGINE}/watched_llm.py")
         for name in ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
     ],
+    Relied("vllm.v1.engine.core_client.AsyncMPClient.get_output_async", f"{ENGINE}/heartbeat.py", "self"),
+    Relied(
+        "vllm.v1.engine.output_processor.OutputProcessor.get_num_unfinished_requests", f"{ENGINE}/heartbeat.py", "self"
+    ),
+    Relied("vllm.v1.engine.output_processor.OutputProcessor.propagate_error", f"{ENGINE}/runtime.py", "self e"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.errored", f"{ENGINE}/runtime.py"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.reset_mm_cache", f"{ENGINE}/runtime.py", "self"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.shutdown", f"{ENGINE}/runtime.py", "self timeout"),

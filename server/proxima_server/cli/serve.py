@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import os
 import sys
 
@@ -32,11 +33,14 @@ def _run(options: argparse.Namespace) -> int:
     logs.configure(settings.logging)
     _silence_teardown()
     # First of all the port: imports, and preparing or finding a model, can take long and would be in vain.
-    with listening.listen(settings.server.host, settings.server.port) as socket:
+    with contextlib.ExitStack() as sockets:
+        api = sockets.enter_context(listening.listen(settings.server.host, settings.server.port))
+        admin = None
+        if settings.admin.port:
+            admin = sockets.enter_context(listening.listen(settings.admin.host, settings.admin.port, "admin-"))
         from proxima_server import process
 
-        process.serve(loaded, socket)
-    return 0
+        return process.serve(loaded, api, admin)
 
 
 def _silence_teardown() -> None:

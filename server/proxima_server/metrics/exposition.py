@@ -12,6 +12,7 @@ from proxima_config import metrics_catalogue as catalogue
 from proxima_engine.runtime import EnginePhase
 from proxima_server.gateway import Gateway
 from proxima_server.metrics.families import Family, family
+from proxima_server.metrics.lifecycle_collector import LifecycleCollector
 from proxima_server.metrics.scheduler_collector import SchedulerCollector
 from proxima_server.versions import proxima_version, vllm_version
 
@@ -40,10 +41,14 @@ def own_registry(gateway: Gateway) -> CollectorRegistry:
     registry.register(gateway.request_metrics)
     if gateway.settings.telemetry.gpu:
         registry.register(gateway.gpus)
+    registry.register(LifecycleCollector(gateway))
     ranks = gateway.settings.engine.get("data_parallel_size")
-    snapshots = gateway.runtime.snapshot_receiver.latest
     registry.register(
-        SchedulerCollector(snapshots, ranks if isinstance(ranks, int) else 1, gateway.initial_policy_state)
+        SchedulerCollector(
+            lambda: gateway.runtime.snapshot_receiver.latest,
+            ranks if isinstance(ranks, int) else 1,
+            gateway.initial_policy_state,
+        )
     )
     return registry
 

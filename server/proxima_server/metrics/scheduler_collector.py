@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.registry import Collector
 
@@ -15,7 +15,8 @@ from proxima_engine.scheduling.guard import PolicyState
 from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_server.metrics.families import Family, family
 
-Snapshots = Mapping[int, SchedulerSnapshot]
+Snapshots = Callable[[], Mapping[int, SchedulerSnapshot]]
+"""Asked at each scrape: a restarted engine has others."""
 _NONE_WAITS = {str(each): 0.0 for each in RequestClass}
 _UNKNOWN_STARTS = {str(each): math.nan for each in RequestClass}
 
@@ -32,7 +33,8 @@ class SchedulerCollector(Collector):
         self._initial_state = initial_state
 
     def collect(self) -> Iterator[Family]:
-        latest = {rank: self._snapshots.get(rank) or _blank(rank, self._initial_state) for rank in range(self._ranks)}
+        snapshots = self._snapshots()
+        latest = {rank: snapshots.get(rank) or _blank(rank, self._initial_state) for rank in range(self._ranks)}
         for metric, field in _PLAIN.items():
             yield family(metric, [((str(rank),), getattr(now, field)) for rank, now in latest.items()])
         yield family(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
@@ -12,11 +10,11 @@ from starlette.responses import Response
 from proxima_server import parameters
 from proxima_server.answer_notes import notes_of
 from proxima_server.disconnect import until_disconnect
-from proxima_server.errors import APIError
+from proxima_server.error_events import error_event
 from proxima_server.gateway import Gateway
 from proxima_server.hints import hints_of
 from proxima_server.serving import Answer
-from proxima_server.sse import ErrorEvent, Events, StreamedAnswer
+from proxima_server.sse import Events, StreamedAnswer
 
 STREAM_RESPONSES: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
@@ -30,7 +28,7 @@ async def respond(gateway: Gateway, path: str, body: dict[str, Any], request: Re
             return answer
         if isinstance(answer, bytes):
             return Response(answer, media_type="application/json", headers=notes_of(request).headers())
-        events = Events(answer, gateway.metrics.count_stream_error, _ERROR_EVENTS.get(path, APIError.event))
+        events = Events(answer, gateway.metrics.count_stream_error, error_event(path))
         await events.open()
         return StreamedAnswer(events, events, gateway.settings.server.ping_s, notes_of(request).headers())
 
@@ -47,20 +45,3 @@ async def ask(gateway: Gateway, path: str, body: dict[str, Any], request: Reques
     answer = await gateway.serving.answer(path, body, request)
     gateway.metrics.count_ignored_params(notes_of(request).ignored)
     return answer
-
-
-def _message_error(error: APIError) -> bytes:
-    return _event({"type": "error", **error.body()})
-
-
-def _response_error(error: APIError) -> bytes:
-    """As OpenAI's clients look for it in any stream, and as the event of this one."""
-    body: Mapping[str, Any] = error.body()
-    return _event({**body["error"], "type": "error", **body})
-
-
-def _event(data: Mapping[str, Any]) -> bytes:
-    return f"event: error\ndata: {json.dumps(data)}\n\n".encode()
-
-
-_ERROR_EVENTS: Mapping[str, ErrorEvent] = {"/v1/messages": _message_error, "/v1/responses": _response_error}

@@ -1,0 +1,100 @@
+"""Who reaches what operators use: /admin and /debug, and where the metrics are answered."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxima_config.settings import AdminSettings
+from proxima_server.errors import APIError, ErrorCode
+
+ADMIN_LISTENER = "proxima_admin_listener"
+"""Key in the state of connections that came in by admin.port."""
+
+_PROTECTED = ("/admin", "/debug")
+_OPERATORS = (*_PROTECTED, "/metrics")
+_BOTH = ("/health", "/version")
+# A request from this machine is not from its operator if a proxy passed it on or a web page made a browser send it.
+_SENT_FOR_OTHERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via", "origin", "sec-fetch-site")
+_LOCAL_NAMES = ("localhost", "")
+
+
+class AdminAccess:
+    """ASGI middleware in front of all routes."""
+
+    def __init__(self, app: ASGIApp, settings: AdminSettings) -> None:
+        self.app = app
+        self._settings = settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except APIError as error:
+            await error.response()(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        path = scope["path"]
+        by_admin_port = bool(scope.get("state", {}).get(ADMIN_LISTENER))
+        if self._settings.port and by_admin_port != _below(path, _OPERATORS) and not _below(path, _BOTH):
+            raise APIError(ErrorCode.NOT_FOUND, f"There is no {scope['method']} {path} on this port")
+        if _below(path, _PROTECTED):
+            self._authorize(scope, by_admin_port=by_admin_port)
+
+    def _authorize(self, scope: Scope, *, by_admin_port: bool) -> None:
+        headers = Headers(scope=scope)
+        if token := self._token():
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            if not secrets.compare_digest(given.encode(), token.encode()):
+                raise APIError(
+                    ErrorCode.INVALID_API_KEY,
+                    "This endpoint needs the admin token: 'Authorization: Bearer TOKEN'",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        elif not by_admin_port and not _is_operator_here(scope, headers):
+            raise APIError(
+                ErrorCode.PERMISSION_DENIED,
+                "Without an admin token this endpoint answers on admin.port or to this machine only",
+            )
+
+    def _token(self) -> str:
+        """Raises APIError permission_denied when its file cannot be read: nobody gets in by that."""
+        if not self._settings.token_file:
+            return self._settings.token
+        try:
+            token = Path(self._settings.token_file).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise APIError(ErrorCode.PERMISSION_DENIED, "The file with the admin token cannot be read") from error
+        if not token:
+            raise APIError(ErrorCode.PERMISSION_DENIED, "The file with the admin token is empty")
+        return token
+
+
+def _below(path: str, parts: tuple[str, ...]) -> bool:
+    return any(path == part or path.startswith(f"{part}/") for part in parts)
+
+
+def _is_operator_here(scope: Scope, headers: Headers) -> bool:
+    """Whether a person or script on this machine sent the request itself."""
+    client = scope.get("client")
+    if client is None or not _is_loopback(client[0]) or any(name in headers for name in _SENT_FOR_OTHERS):
+        return False
+    # A web page whose name was made to point here (DNS rebinding) still sends its own name.
+    host = headers.get("host", "").rpartition("@")[2]
+    name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    return name in _LOCAL_NAMES or _is_loopback(name)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
