@@ -147,7 +147,7 @@ async def test_a_stream_that_nobody_reads_is_ended_and_does_not_pile_up():
     """The events would be endless; what is buffered for the client is not."""
     sent = 0
 
-    async def endless():
+    async def endless(_prompt):
         nonlocal sent
         try:
             while True:
