@@ -43,5 +43,6 @@ def notes_of(request: Request) -> AnswerNotes:
 
 def _listed(names: list[str]) -> str:
     """`names` as one header: clients choose them, so only what a header may hold, and not endlessly many."""
-    text = ", ".join("".join(char if "!" <= char <= "~" and char != "," else "?" for char in name) for name in names)
+    sendable = ("".join(char if "!" <= char <= "~" and char != "," else "?" for char in name) for name in names)
+    text = ", ".join(name or "?" for name in sendable)
     return text if len(text) <= _MAX_HEADER_CHARS else text[: _MAX_HEADER_CHARS - 3] + "..."

@@ -7,13 +7,13 @@ model, with its fields and without its validators, catches both and names the fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import ErrorDetails
 
-# What JSON has no type for: these fields are left to vLLM's own validation.
+# What JSON has no type for: fields with such types are converted, as vLLM's own validation does.
 _NO_JSON = frozenset({"bytes_type", "dataclass_exact_type"})
 
 _MAX_INTEGER = 2**63 - 1
@@ -33,8 +33,19 @@ def mismatches(shape: type[BaseModel], body: Mapping[str, Any]) -> list[ErrorDet
         shape.model_validate(body, strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        left_out = {detail["loc"][:1] for detail in details if detail["type"] in _NO_JSON}
-        return [detail for detail in details if detail["loc"][:1] not in left_out]
+        converted = {detail["loc"][:1] for detail in details if detail["type"] in _NO_JSON}
+        strict = [detail for detail in details if detail["loc"][:1] not in converted]
+        return strict + (_inconvertible(shape, body, converted) if converted else [])
+    return []
+
+
+def _inconvertible(
+    shape: type[BaseModel], body: Mapping[str, Any], fields: Collection[tuple[int | str, ...]]
+) -> list[ErrorDetails]:
+    try:
+        shape.model_validate(body)
+    except ValidationError as error:
+        return [detail for detail in error.errors(include_url=False) if detail["loc"][:1] in fields]
     return []
 
 

@@ -6,6 +6,7 @@ responses and events; here its requests are validated and its errors become erro
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import cached_property
@@ -37,6 +38,11 @@ from proxima_server.shapes import mismatches
 from proxima_server.vllm_endpoints import ENDPOINTS, Endpoint
 from proxima_server.vllm_errors import REQUEST_ERRORS, ErrorTranslator
 from proxima_server.vllm_observed import Observed, ObservedClient, observed_request
+
+_logger = logging.getLogger(__name__)
+
+# Of Python, raised where vLLM's validators meet a combination of values that nobody thought of.
+_CONFUSED = (AttributeError, LookupError, AssertionError, RecursionError)
 
 # All that vLLM's handlers read from headers and clients may say: the rest (priority, rank) is for the door to decide.
 _PASSED_HEADERS = frozenset({b"traceparent", b"tracestate"})
@@ -104,7 +110,11 @@ class VLLMServing:
             body[parameters.SERVICE_TIER] = served
         if hints.FIELD in model.model_fields:
             hints.write(body, hints.hints_of(request))
-        parsed = model.model_validate(body)
+        try:
+            parsed = model.model_validate(body)
+        except _CONFUSED as error:
+            _logger.debug("vLLM's validators failed on a request", exc_info=True)
+            raise APIError(ErrorCode.INVALID_VALUE, "Invalid request: its fields do not fit together") from error
         notes.ignored = without_effect + parameters.unknown(body, parsed)
         if notes.ignored and self._runtime.settings.server.strict_params:
             raise parameters.refused_ignored(notes.ignored[0])

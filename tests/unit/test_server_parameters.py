@@ -180,6 +180,8 @@ def test_what_is_no_object_is_left_to_validation(given: object) -> None:
         pytest.param(
             {"messages": [], "format": {"kind": "a", "deep": "yes"}}, "format.deep", 'a boolean (got "yes")', id="deep"
         ),
+        pytest.param({"messages": [], "options": 5}, "options", "(got 5)", id="converted"),
+        pytest.param({"messages": [], "options": {"a": "x"}}, "options.a", "an integer", id="inside_of_converted"),
         pytest.param({"messages": {"a": 1}}, "messages", "an array (got an object)", id="object"),
     ],
 )
@@ -209,10 +211,10 @@ def test_numbers_the_engine_cannot_hold_are_found(body: dict[str, Any], path: st
 
 
 def test_headers_hold_what_clients_send() -> None:
-    notes = AnswerNotes(ignored=["a\r\nset-cookie: x", "ü", "b" * 5000], door_wait_s=1.0, engine_wait_s=0.25)
+    notes = AnswerNotes(ignored=["a\r\nset-cookie: x", "ü", "", "b" * 5000], door_wait_s=1.0, engine_wait_s=0.25)
     headers = notes.headers()
     assert headers["x-proxima-queue-ms"] == "1250"
-    assert headers["x-proxima-ignored-params"].startswith("a??set-cookie:?x, ?, bbb")
+    assert headers["x-proxima-ignored-params"].startswith("a??set-cookie:?x, ?, ?, bbb")
     assert len(headers["x-proxima-ignored-params"]) <= 1000
 
 
