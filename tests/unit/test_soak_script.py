@@ -53,7 +53,7 @@ def test_memory_that_grows_with_requests_is_found_and_noise_is_not(soak, name):
         return [replace(each, **{name: 1000 + mib_per_rest * number}) for number, each in enumerate(rests(soak))]
 
     assert soak.verdict(growing(0.5)) == {}
-    assert list(soak.verdict(growing(12))) == [name]
+    assert list(soak.verdict(growing(soak.NOISE_MIB[name] / 3))) == [name]
 
 
 def test_what_warming_up_takes_is_no_growth(soak):
