@@ -31,7 +31,7 @@ OWNED_FLAGS: dict[str, str] = {
     "enable_request_id_headers": "add request ids in front of the gateway (ingress or reverse proxy)",
     "log_error_stack": "use --log-level debug",
     "uds": "serve on a TCP port with `server.host` and `server.port`",
-    "api_key": "put a reverse proxy that checks keys in front of the gateway",
+    "api_key": "use the key `auth.api_keys_file` or `auth.api_keys`",
     "ssl_keyfile": _TLS,
     "ssl_certfile": _TLS,
     "ssl_ca_certs": _TLS,

@@ -16,6 +16,9 @@ from proxima_server import errors, openapi
 from proxima_server.admin_access import AdminAccess
 from proxima_server.asgi import AnswerHead, NormalizePath
 from proxima_server.body_limit import LimitBody
+from proxima_server.door.auth import Authenticate
+from proxima_server.door.refusals import Rejection
+from proxima_server.door.retry import SayWhenToRetry
 from proxima_server.drain import TrackWork
 from proxima_server.gateway import Gateway, LoadServing, MakeRuntime
 from proxima_server.metrics.exposition import own_registry
@@ -86,7 +89,15 @@ def create_app(
     errors.install(app)
     openapi.install(app, gateway)
     # The last added is the outermost.
+    door = gateway.door
+    app.add_middleware(
+        Authenticate,
+        keys=door.keys,
+        limit_headers=door.limit_headers,
+        count_refusal=lambda: door.refusals.count(Rejection.KEY),
+    )
     app.add_middleware(TrackWork, drain=gateway.drain, count_stream_error=gateway.metrics.count_stream_error)
+    app.add_middleware(SayWhenToRetry, wait_s=door.retry_s, draw=door.refusals.draw)
     app.add_middleware(LimitBody, max_body_bytes=settings.server.max_body_bytes)
     app.add_middleware(AdminAccess, settings=settings.admin)
     if settings.server.cors_origins:

@@ -15,6 +15,7 @@ from proxima_config.settings import ProximaSettings
 from proxima_engine.restarts import RestartBudget
 from proxima_engine.runtime import EnginePhase, EngineRuntime
 from proxima_engine.scheduling.guard import PolicyState
+from proxima_server.door.door import Door
 from proxima_server.drain import Drain, draining_error
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.metrics.gateway_metrics import GatewayMetrics
@@ -43,6 +44,7 @@ class Gateway:
         self.gpus = GPUs()
         self.profiling = asyncio.Lock()
         """Held while a profile is taken: the engine takes one at a time."""
+        self.door = Door(settings, lambda: self.runtime.snapshot_receiver.latest)
         self.drain = Drain(settings.lifecycle.drain_s)
         self.started = False
         """Whether loading was over once; it stays so."""

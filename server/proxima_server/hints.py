@@ -26,6 +26,8 @@ class Hints:
     deadline_s: float | None = None
     tenant: str | None = None
     weight: float | None = None
+    trust_client: bool = False
+    """What the client sent under the prefix goes before these."""
 
     def xargs(self) -> dict[str, str | float]:
         """The hints as vLLM carries them."""
@@ -48,9 +50,11 @@ def hints_of(request: Request) -> Hints:
 
 
 def write(body: dict[str, Any], hints: Hints) -> None:
-    """Put `hints`, and no others, into `body`. What is not an object is left for validation to refuse."""
+    """Put `hints` into `body`, and others only of trusted clients. What is not an object is left for validation to
+    refuse."""
     given = body.get(FIELD)
     if given is None:
         given = {}
     if isinstance(given, dict):
-        body[FIELD] = {key: value for key, value in given.items() if not key.startswith(keys.PREFIX)} | hints.xargs()
+        others = {key: value for key, value in given.items() if not key.startswith(keys.PREFIX)}
+        body[FIELD] = {**others, **hints.xargs(), **(given if hints.trust_client else {})}

@@ -17,8 +17,9 @@ from proxima_server.errors import APIError, ErrorCode
 Body = Mapping[str, Any]
 
 SERVICE_TIER = "service_tier"
-_TIERS: Mapping[str, RequestClass] = {
-    "auto": RequestClass.DEFAULT,
+_TIERS: Mapping[str, RequestClass | None] = {
+    # That of the API key.
+    "auto": None,
     "default": RequestClass.DEFAULT,
     # Capacity bought in advance has no meaning here; OpenAI serves it as default where there is none.
     "scale": RequestClass.DEFAULT,
@@ -121,7 +122,7 @@ def check_sequences(body: Body, most: int) -> None:
 
 
 def request_class(body: Body) -> RequestClass | None:
-    """The class that the request's `service_tier` asks for; None if it asks for none. Raises APIError."""
+    """The class that the request's `service_tier` asks for; None for the key's own. Raises APIError."""
     tier = body.get(SERVICE_TIER)
     if tier is None:
         return None

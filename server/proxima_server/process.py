@@ -19,6 +19,7 @@ from proxima_engine.runtime import EngineRuntime
 from proxima_server import tls
 from proxima_server.admin_access import ADMIN_LISTENER
 from proxima_server.app import create_app
+from proxima_server.door import open_door
 from proxima_server.gateway import Gateway
 from proxima_server.http_protocol import protocol_class
 from proxima_server.listening import url
@@ -57,6 +58,7 @@ async def _serve(
         settings.scheduler.kind,
         loaded.preset,
     )
+    open_door.warn(settings, keys_required=gateway.door.keys.required)
     watching = [asyncio.create_task(_stop_when_ended(gateway, server))]
     if certificate is not None:
         watching.append(asyncio.create_task(certificate.watch()))

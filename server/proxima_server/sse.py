@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Any
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxima_server.error_events import ErrorEvent
 from proxima_server.errors import APIError, ErrorCode, internal_error
+from proxima_server.serving import EventSource
 
 FIRST_EVENT_GRACE_S = 0.2
 """How long the status line waits for the first event. The engine refuses a request within milliseconds: the client
@@ -44,7 +45,7 @@ class Events:
 
     def __init__(
         self,
-        source: AsyncGenerator[str, None],
+        source: EventSource,
         count_error: CountError,
         error_event: ErrorEvent = APIError.event,
         *,

@@ -76,6 +76,14 @@ class VLLMServing:
             return _document(result, observed.notes)
         return result if isinstance(result, Response) else self._stream(path, result, body, observed)
 
+    def has_first_token(self, request: Request) -> bool:
+        # vLLM notes its id of the request there; each prompt of it has an id that begins with this one.
+        noted = getattr(request.state, "request_metadata", None)
+        states = self._state.engine_client.output_processor.request_states.values()
+        return noted is not None and any(
+            not state.is_prefilling for state in states if state.external_req_id.startswith(noted.request_id)
+        )
+
     async def models(self) -> dict[str, Any]:
         listed: dict[str, Any] = (await self._state.openai_serving_models.show_available_models()).model_dump()
         for card in listed["data"]:

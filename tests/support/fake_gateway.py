@@ -19,6 +19,7 @@ from proxima_engine import watch
 from proxima_engine.runtime import EnginePhase
 from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_engine.watch import EngineTimes, PromptWatch
+from proxima_server import hints
 from proxima_server.app import create_app
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.gateway import Gateway
@@ -93,18 +94,31 @@ class FakeServing:
         self.wait_first = asyncio.Event()
         """Unset: streams wait before their first event."""
         self.wait_first.set()
+        self.first_token = False
+        self.pause_s = 0.0
+        self.bodies: list[dict[str, Any]] = []
+        """What came, with the hints to the scheduler."""
+        self.swallows_cancelling = False
+        """As vLLM's handlers do: they answer that the client has gone."""
 
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> bytes | AsyncGenerator[str, None]:
+        hints.write(body, hints.hints_of(request))
+        self.bodies.append(body)
         prompt = self._to_engine(body)
         if body.get("stream"):
             return self._stream(prompt)
         try:
             self.started.set()
+            await asyncio.sleep(self.pause_s)
             await self.hold.wait()
             prompt.started(PROMPT_TOKENS, CACHED_TOKENS, ENGINE_TIMES)
             prompt.output(2)
             prompt.ended(ENGINE_TIMES)
             return self.answers(body)
+        except asyncio.CancelledError:
+            if not self.swallows_cancelling:
+                raise
+            raise APIError(ErrorCode.INVALID_VALUE, "Client disconnected") from None
         finally:
             self.ended.set()
 
@@ -127,6 +141,9 @@ class FakeServing:
                 await self.hold.wait()
         finally:
             self.ended.set()
+
+    def has_first_token(self, request: Request) -> bool:
+        return self.first_token
 
     async def models(self) -> dict[str, Any]:
         return {"object": "list", "data": [{"id": "fake"}, {"id": "org/adapter"}, {"id": "/srv/folder"}]}

@@ -387,6 +387,18 @@ def test_additional_config_reaches_the_scheduler() -> None:
     assert config.additional_config["proxima"] == {"max_wait_s": 7.0}
 
 
+def test_where_a_request_s_first_token_and_usage_are_noted() -> None:
+    """vllm_serving.py asks the one at a deadline, door/spent.py the other at the end of an answer."""
+    from vllm.entrypoints.generate.base.protocol import RequestResponseMetadata
+    from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+
+    assert {"request_id", "final_usage_info"} <= RequestResponseMetadata.model_fields.keys()
+    state = inspect.getsource(RequestState.__init__)
+    assert "self.is_prefilling = True" in state
+    assert "self.external_req_id = external_req_id" in state
+    assert "self.request_states" in inspect.getsource(OutputProcessor.__init__)
+
+
 def test_the_native_scan_stops_at_a_head_that_does_not_fit(engine: SteppingEngine) -> None:
     """scheduler.py exists because of this; should it change, `native` has become a different baseline."""
     engine.add("running", 32 * 15, 5)

@@ -10,6 +10,7 @@ import sys
 
 from proxima_config import arguments
 from proxima_config.command import Command
+from proxima_config.tree import env_name
 from proxima_server import listening, logs
 
 _EXAMPLES = """\
@@ -29,6 +30,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     loaded = arguments.load(options)
     settings = loaded.settings
+    # Hashed by now; the engine's processes inherit the environment and need not know.
+    os.environ.pop(env_name("auth.api_keys"), None)
 
     logs.configure(settings.logging)
     _silence_teardown()

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from proxima_config import metrics_catalogue as catalogue
 from proxima_engine.runtime import EnginePhase
 from proxima_server.gateway import Gateway
+from proxima_server.metrics.door_collector import DoorCollector
 from proxima_server.metrics.families import Family, family
 from proxima_server.metrics.lifecycle_collector import LifecycleCollector
 from proxima_server.metrics.scheduler_collector import SchedulerCollector
@@ -42,6 +43,7 @@ def own_registry(gateway: Gateway) -> CollectorRegistry:
     if gateway.settings.telemetry.gpu:
         registry.register(gateway.gpus)
     registry.register(LifecycleCollector(gateway))
+    registry.register(DoorCollector(gateway.door))
     ranks = gateway.settings.engine.get("data_parallel_size")
     registry.register(
         SchedulerCollector(

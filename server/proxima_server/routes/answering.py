@@ -12,7 +12,6 @@ from proxima_server.answer_notes import notes_of
 from proxima_server.disconnect import until_disconnect
 from proxima_server.error_events import error_event
 from proxima_server.gateway import Gateway
-from proxima_server.hints import hints_of
 from proxima_server.serving import Answer
 from proxima_server.sse import Events, StreamedAnswer
 
@@ -40,8 +39,6 @@ async def ask(gateway: Gateway, path: str, body: dict[str, Any], request: Reques
     settings = gateway.settings.server
     parameters.check_sequences(body, settings.max_sequences)
     asked = parameters.request_class(body)
-    if asked is not None:
-        hints_of(request).request_class = asked
-    answer = await gateway.serving.answer(path, body, request)
+    answer = await gateway.door.answer(gateway.serving, path, body, request, asked)
     gateway.metrics.count_ignored_params(notes_of(request).ignored)
     return answer

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from proxima_server.answer_notes import notes_of
 from proxima_server.body import read_object
 from proxima_server.disconnect import until_disconnect
+from proxima_server.door import deadlines
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.gateway import Gateway
 from proxima_server.routes import TheGateway
@@ -37,7 +38,7 @@ async def generate(request: Request, gateway: TheGateway) -> Response:
     """Continue `prompt`; the answer contains it."""
     gateway.require_ready()
     body = await read_object(request, check_content_type=False)
-    _check(body, gateway.serving.known_fields(_COMPLETIONS) - _FIXED)
+    _check(body, gateway.serving.known_fields(_COMPLETIONS) - _FIXED | {deadlines.FIELD})
     return await until_disconnect(request, _answer(gateway, body, request))
 
 
