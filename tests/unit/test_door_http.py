@@ -119,7 +119,7 @@ async def test_limits_are_told_and_enforced(keys_file):
         assert first.headers["x-ratelimit-remaining-requests"] == "1"
         assert first.headers["x-ratelimit-reset-requests"].endswith("s")
         assert first.headers["x-ratelimit-limit-tokens"] == "100"
-        assert int(first.headers["x-ratelimit-remaining-tokens"]) > 95, "what was not used is given back"
+        assert int(first.headers["x-ratelimit-remaining-tokens"]) >= 93, "what was not used is given back"
         await gateway.client.post(COMPLETIONS, json=BODY, headers=bearer("a"))
         refused = await gateway.client.post(COMPLETIONS, json=BODY, headers=bearer("a"))
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
