@@ -21,10 +21,10 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
 ARMS = ("native", "deadline-watermark", "proxima")
-AZURE = "--trace azure2023_conv.csv --limit 600"
-LONG = "--trace azure2023_conv.csv --limit 300 --input-scale 0.5 --output-scale 4 --max-tokens 4096"
-MOONCAKE = "--trace mooncake_synthetic.csv --limit 600 --input-scale 0.1"
-MADE_UP = "requests=600,input=lognormal(512, 1, 4096),output=lognormal(160, 1, 1024)"
+AZURE = "--trace azure2023_conv.csv --limit 400"
+LONG = "--trace azure2023_conv.csv --limit 200 --input-scale 0.5 --output-scale 4 --max-tokens 4096"
+MOONCAKE = "--trace mooncake_synthetic.csv --limit 400 --input-scale 0.1"
+MADE_UP = "requests=400,input=lognormal(512, 1, 4096),output=lognormal(160, 1, 1024)"
 
 LINES: dict[str, dict[str, str]] = {
     "cut of the trace, as recorded": {
@@ -77,13 +77,13 @@ LINES: dict[str, dict[str, str]] = {
     "shared prefixes": {
         "Mooncake, prompts / 10, 1 x": MOONCAKE,
         "Mooncake, prompts / 10, 2 x": f"{MOONCAKE} --rate-scale 2",
-        "8 prefixes of 2,048 tokens, 12/s": '--generate "shared-prefix:rate=12,requests=600"',
+        "8 prefixes of 2,048 tokens, 12/s": '--generate "shared-prefix:rate=12,requests=400"',
     },
     "meant to hurt": {
-        "giant-head": "--generate giant-head",
+        "giant-head": "--generate giant-head:requests=400",
         "same-length-wave": "--generate same-length-wave",
-        "far-cap": "--generate far-cap",
-        "drift": "--generate drift",
+        "far-cap": "--generate far-cap:requests=400",
+        "drift": "--generate drift:requests=400",
     },
 }
 WORSE, TAIL = 0.995, 1.3
