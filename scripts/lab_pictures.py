@@ -97,7 +97,7 @@ def watch(name: str, workload: Workload, blocks: int) -> Watched:
 
 def timeline() -> None:
     """The same requests under both, in the middle of a run: who waits, who answers, who stands still."""
-    spec = "poisson:rate=4.2,requests=400,input=48-256,output=lognormal(160, 0.8, 512)"
+    spec = "poisson:rate=3.2,requests=300,input=48-256,output=lognormal(160, 0.8, 512)"
     workload = replace_caps(generators.parse(spec, seed=4), 512)
     blocks, start_s, end_s = 110, 60.0, 68.0
     picture = Figure(figsize=(10, 5), layout="constrained")
@@ -181,7 +181,9 @@ def backfill() -> None:
 
 
 def _stack(axes: Axes, seen: Watched, names: Sequence[str], start_s: float) -> None:
-    span = [index for index, now_s in enumerate(seen.times_s) if now_s >= start_s]
+    # Where something changed, and the step before it.
+    changed = [i for i in range(1, len(seen.held)) if seen.held[i] != seen.held[i - 1] and seen.times_s[i] >= start_s]
+    span = sorted({each for i in changed for each in (i - 1, i)})
     times_s = [seen.times_s[i] for i in span]
     colors = {"answer": GREY, "head": RED}
     labels = {"answer": "an answer that runs", "head": "head: a long prompt", "s0": "short requests behind it"}
@@ -192,7 +194,6 @@ def _stack(axes: Axes, seen: Watched, names: Sequence[str], start_s: float) -> N
         labels=[labels.get(name, f"_{name}") for name in names],
         linewidth=0.3,
         edgecolor="white",
-        step="post",
     )
 
 
@@ -201,10 +202,11 @@ def _stack(axes: Axes, seen: Watched, names: Sequence[str], start_s: float) -> N
 
 def peak() -> None:
     """What those who run were forecast to hold at most, and what was held."""
-    workload = traces.read(Path(AZURE_CUT), traces.Changes(limit=500, rate_scale=1.5))
-    blocks, start_s, end_s = 1500, 20.0, 60.0
+    longer = traces.Changes(limit=200, rate_scale=0.4, input_scale=0.5, output_scale=4.0, cap_tokens=4096)
+    workload = traces.read(Path(AZURE_CUT), longer)
+    blocks, start_s, end_s = 1500, 0.0, 120.0
     seen = watch("proxima", workload, blocks)
-    span = [index for index, now_s in enumerate(seen.times_s) if start_s <= now_s <= end_s][::12]
+    span = [index for index, now_s in enumerate(seen.times_s) if start_s <= now_s <= end_s][::40]
     times_s = [seen.times_s[i] for i in span]
     picture = Figure(figsize=(8, 2.8), layout="constrained")
     axes = picture.subplots()

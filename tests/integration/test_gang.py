@@ -23,12 +23,15 @@ async def test_streams_that_do_not_fit_together_all_end_with_the_text_they_get_a
     bodies = [{"prompt": [20 + number] * 200, "max_tokens": 300, "temperature": 0} for number in range(4)]
     with GatewayProcess([str(tiny_model), *GANG], tmp_path / "log") as gateway:
         gateway.wait_ready()
-        assert "scheduling by GangScheduler" in gateway.log()
         async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=300) as client:
             alone = [await answer(client, body) for body in bodies]
-            before = await preemptions(client)
+            assert await total(client, "vllm:num_preemptions_total") == 0
             together = await asyncio.gather(*(answer(client, body) for body in bodies))
-            assert await preemptions(client) > before
+            assert await total(client, "vllm:num_preemptions_total") > 0
+            # By its own plan: vLLM's scheduler yields nothing. The engine reports it a moment later.
+            async with asyncio.timeout(10):
+                while not await total(client, "proxima_yields_total"):
+                    await asyncio.sleep(0.1)
     assert together == alone
     assert len(set(alone)) == len(bodies)
 
@@ -48,8 +51,6 @@ async def answer(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
     return text
 
 
-async def preemptions(client: httpx.AsyncClient) -> float:
+async def total(client: httpx.AsyncClient, metric: str) -> float:
     metrics = (await client.get("/metrics")).text
-    found = re.search(r"^vllm:num_preemptions_total\{.*\} (\S+)$", metrics, re.MULTILINE)
-    assert found
-    return float(found[1])
+    return sum(float(value) for value in re.findall(rf"^{metric}\{{.*\}} (\S+)$", metrics, re.MULTILINE))
