@@ -57,4 +57,4 @@ def test_real_time_is_reported_only_when_asked_for():
     ],
 )
 def test_the_load_that_still_attains_90_percent(attained, load):
-    assert last_load_above([0.5, 1.0, 2.0], attained, 0.9) == pytest.approx(load)
+    assert last_load_above(list(zip([0.5, 1.0, 2.0], attained, strict=True)), 0.9) == pytest.approx(load)

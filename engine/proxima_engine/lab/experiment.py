@@ -87,7 +87,7 @@ def sweep(
             arm.name: {
                 "attainment": [found[arm, load]["attainment"] for load in loads],
                 "e2e_p99_s": [found[arm, load]["e2e_p99_s"] for load in loads],
-                "load_at_90": last_load_above(*zip(*curves[arm.name], strict=True), _TARGET),
+                "load_at_90": last_load_above(curves[arm.name], _TARGET),
                 "bisected": [point for point in curves[arm.name] if point[0] not in loads],
                 "figures": [found[arm, load] for load in loads],
             }
@@ -135,15 +135,14 @@ def _run_named(name: str, setting: Setting) -> Figures:
     return run_arm(arm_named(name), setting)
 
 
-def last_load_above(loads: Sequence[float], attained: Sequence[float], share: float) -> float | None:
+def last_load_above(curve: Sequence[tuple[float, float]], share: float) -> float | None:
     """The load at which attainment first falls below a share, between two measured ones by a straight line.
 
-    The highest load where it never does; None where it does from the beginning.
+    ``curve``: (load, attainment) in order of load. The highest load where it never does; None where it does from the beginning.
     """
-    if not attained or attained[0] < share:
+    if not curve or curve[0][1] < share:
         return None
-    for index in range(1, len(loads)):
-        before, after = attained[index - 1], attained[index]
+    for (load, before), (next_load, after) in pairwise(curve):
         if after < share:
-            return loads[index - 1] + (loads[index] - loads[index - 1]) * (before - share) / (before - after)
-    return loads[-1]
+            return load + (next_load - load) * (before - share) / (before - after)
+    return curve[-1][0]
