@@ -138,7 +138,8 @@ def _run_named(name: str, setting: Setting) -> Figures:
 def last_load_above(curve: Sequence[tuple[float, float]], share: float) -> float | None:
     """The load at which attainment first falls below a share, between two measured ones by a straight line.
 
-    ``curve``: (load, attainment) in order of load. The highest load where it never does; None where it does from the beginning.
+    ``curve``: (load, attainment) in order of load. The highest load where it never does; None where it does from the
+    beginning.
     """
     if not curve or curve[0][1] < share:
         return None
