@@ -31,6 +31,7 @@ from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
 from proxima_engine.scheduling.step_log import StepLog
+from proxima_engine.scheduling.support import reason_against
 from proxima_engine.scheduling.view_builder import ViewBuilder, cap_tokens
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ class ProximaScheduler(Scheduler):
         return ProximaPolicy(options.max_wait_s)
 
     def _make_guard(self, options: SchedulerOptions) -> PolicyGuard:
-        return PolicyGuard(options.max_policy_failures)
+        guard = PolicyGuard(options.max_policy_failures)
+        if (reason := reason_against(self.vllm_config)) is not None:
+            _logger.warning("requests go by arrival order; Proxima is not for %s", reason)
+            guard.switch_off(f"not for {reason}")
+        return guard
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
         """Plan, then let vLLM schedule what the plan names."""

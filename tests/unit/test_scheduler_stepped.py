@@ -230,6 +230,18 @@ def test_repeated_errors_switch_to_native_order_until_restart(start: Start) -> N
     assert policy.calls == 3
 
 
+def test_what_cannot_be_forecast_goes_by_arrival_and_says_so(start: Start) -> None:
+    config = engine_config()
+    config.parallel_config.pipeline_parallel_size = 2
+    engine = SteppingEngine(config, blocks=40)
+    long_head_and_short_ones(engine)
+    finish(engine)
+    assert engine.start_order[:2] == ["first", "head"]
+    snapshot = engine.scheduler._report.snapshot()
+    assert (snapshot.policy_state, snapshot.policy_failures_total) == ("native", 0)
+    assert snapshot.policy_last_error.startswith("not for pipeline_parallel_size=2")
+
+
 def plan_of(**parts: Any) -> Callable[[StepView], Plan]:
     return lambda view: Plan(**parts)
 

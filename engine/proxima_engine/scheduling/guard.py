@@ -16,7 +16,7 @@ class PolicyState(StrEnum):
     DEGRADED = "degraded"
     """The last plan failed; that step went by arrival order."""
     NATIVE = "native"
-    """Too many failures in a row; arrival order until restart."""
+    """Too many failures in a row, or not for this engine; arrival order until restart."""
 
 
 class PolicyGuard:
@@ -27,10 +27,16 @@ class PolicyGuard:
         self._failures_in_a_row = 0
         self.failures_total = 0
         self.last_error = ""
+        self._off = False
+
+    def switch_off(self, reason: str) -> None:
+        """Arrival order from now on; nothing has failed."""
+        self._off = True
+        self.last_error = reason
 
     @property
     def state(self) -> PolicyState:
-        if self._failures_in_a_row >= self._max_failures:
+        if self._off or self._failures_in_a_row >= self._max_failures:
             return PolicyState.NATIVE
         return PolicyState.DEGRADED if self._failures_in_a_row else PolicyState.OK
 
