@@ -178,7 +178,7 @@ def test_a_strange_field_is_no_reason_to_fail(client: httpx.Client, path: str, n
         st.text(st.characters(min_codepoint=33, max_codepoint=255, exclude_characters="\x7f"), max_size=300),
         min_size=1,
     ),
-    method=st.sampled_from(["GET", "PUT", "DELETE", "PATCH", "OPTIONS"]),
+    method=st.sampled_from(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "X"]),
     path=st.sampled_from([*sorted(BODIES), "/nowhere", "/v1/models/none"]),
 )
 def test_wrong_methods_and_strange_headers(
@@ -193,8 +193,9 @@ def test_wrong_methods_and_strange_headers(
 def test_what_is_no_http(gateway_url: str, client: httpx.Client, garbage: bytes) -> None:
     with connection(gateway_url) as raw:
         raw.sendall(b"\x00" + garbage + b"\r\n\r\n")
-        answer = raw.recv(65536)
+        answer = raw.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
 
 
 @examples(100)
