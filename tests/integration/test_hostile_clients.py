@@ -219,8 +219,8 @@ def test_the_api_is_what_its_schema_says(gateway_url: str, tmp_path: Path) -> No
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     done = subprocess.run(
         [
-            *(install() / "st", "run", f"{gateway_url}/openapi.json", "--checks", checks, "--max-examples", "25"),
-            *("--phases", "coverage,fuzzing", "--seed", "1", "--no-shrink", "--request-timeout", "60"),
+            *(install() / "st", "run", f"{gateway_url}/openapi.json", "--checks", checks, "--max-examples", "15"),
+            *("--phases", "fuzzing", "--seed", "1", "--no-shrink", "--request-timeout", "60"),
             *("--warnings", "off", "--exclude-path-regex", "^/(admin|debug)"),
         ],
         cwd=tmp_path,
