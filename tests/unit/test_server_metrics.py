@@ -8,6 +8,7 @@ from fake_gateway import CACHED_TOKENS, PROMPT_TOKENS, fake_gateway, snapshot
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from proxima_config.api_keys import digest
 from proxima_config.metrics_catalogue import METRICS, Kind
 from proxima_engine.policy.plan import Reason
 from proxima_server.metrics.histogram import Histogram
@@ -139,7 +140,7 @@ async def test_a_stream_shows_in_the_histograms_and_the_tokens_of_its_class():
     async with fake_gateway() as gateway:
         await gateway.ready()
         gateway.serving.events[:1] *= 3
-        await gateway.client.post("/v1/completions", json={"stream": True, "vllm_xargs": {"proxima_class": "flex"}})
+        await gateway.client.post("/v1/completions", json={"stream": True, "service_tier": "flex"})
         await gateway.client.post("/v1/completions", json={})
         found = samples((await gateway.client.get("/metrics")).text)
     for name, count in (
@@ -166,13 +167,18 @@ async def test_a_histogram_is_cumulative():
     assert histogram.sum == 7.0515
 
 
-async def test_invented_classes_share_one_series():
-    async with fake_gateway() as gateway:
+async def test_invented_classes_share_one_series(tmp_path):
+    """Only a key that is trusted with hints can invent them."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"keys: [{{name: a, trust_hints: true, sha256: {digest('sk-test-0123456789')}}}]")
+    async with fake_gateway(auth={"api_keys_file": str(keys)}) as gateway:
         await gateway.ready()
         for name in ("mine", "yours"):
-            await gateway.client.post("/v1/completions", json={"vllm_xargs": {"proxima_class": name}})
+            body = {"vllm_xargs": {"proxima_class": name}}
+            await gateway.client.post("/v1/completions", json=body, headers={"x-api-key": "sk-test-0123456789"})
         found = samples((await gateway.client.get("/metrics")).text)
     assert value(found, "proxima_requests_total", **{"class": "other", "outcome": "ok"}) == 2
+    assert value(found, "proxima_key_requests_total", key="a", outcome="ok") == 2
 
 
 def test_keys_have_series_of_their_own_up_to_a_bound():

@@ -125,7 +125,6 @@ def test_token_ids_are_one_prompt(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("tier", "scheduled", "told"),
     [
-        ("auto", RequestClass.DEFAULT, "default"),
         ("default", RequestClass.DEFAULT, "default"),
         ("flex", RequestClass.FLEX, "flex"),
         ("priority", RequestClass.PRIORITY, "priority"),
@@ -134,6 +133,10 @@ def test_token_ids_are_one_prompt(body: dict[str, Any]) -> None:
 def test_service_tier_is_a_class_and_back(tier: str, scheduled: RequestClass, told: str) -> None:
     assert parameters.request_class({"service_tier": tier}) is scheduled
     assert parameters.tier_of(scheduled) == told
+
+
+def test_auto_is_the_class_of_the_key() -> None:
+    assert parameters.request_class({"service_tier": "auto"}) is None
 
 
 @pytest.mark.parametrize("tier", ["gold", 5, {}, ["flex"]])
