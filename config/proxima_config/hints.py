@@ -17,9 +17,9 @@ TTFT_BUDGET_S = "proxima_ttft_budget_s"
 DEADLINE_S = "proxima_deadline_s"
 """Seconds from arrival to its last token; a target for the order, not a reason to abort."""
 TENANT = "proxima_tenant"
-"""Who pays for it: requests of one tenant share what the tenant's weight gives."""
+"""Who pays for it. Tenants take turns at the door; the scheduler does not tell them apart."""
 WEIGHT = "proxima_weight"
-"""Share of the tenant when tenants compete, against 1 for all others."""
+"""Share of the tenant at the door when tenants compete, against 1 of others."""
 
 
 class RequestClass(StrEnum):
