@@ -37,6 +37,15 @@ def request(name, arrival_s=0.0, input_tokens=20, output_tokens=5, cap_tokens=10
     return LabRequest(name, arrival_s, input_tokens, output_tokens, cap_tokens, **fields)
 
 
+def test_a_class_in_the_trace_is_told_to_the_scheduler():
+    """One of 40 blocks runs; behind it waits a crowd that fits one at a time, the urgent one last."""
+    crowd = [request(f"r{number}", 0.2, 40 * BLOCK_SIZE, request_class="flex") for number in range(3)]
+    urgent = request("urgent", 0.3, 40 * BLOCK_SIZE, request_class="priority")
+    records = run(engine("proxima"), request("runs", 0.0, 40 * BLOCK_SIZE), *crowd, urgent).records
+    first_token_s = {name: record.sent_s + record.ttft_s for name, record in zip("r012u", records, strict=True)}
+    assert sorted(first_token_s, key=first_token_s.__getitem__)[:2] == ["r", "u"]
+
+
 class TestClock:
     def test_one_step_after_the_other(self):
         (seen,) = run(engine(), request("a", arrival_s=1.0)).records

@@ -18,6 +18,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from proxima_config import hints
 from proxima_engine.lab.bare_scheduler import SchedulerFactory, bare_config, bare_scheduler, block_hasher
 from proxima_engine.lab.cost import CostModel
 from proxima_engine.lab.profiles import Limits
@@ -115,7 +116,12 @@ class LabEngine:
             self._make_request(
                 request_id=request.request_id,
                 prompt_token_ids=self._prompt(request),
-                sampling_params=SamplingParams(max_tokens=request.cap_tokens, stop_token_ids=[_STOP], temperature=0.0),
+                sampling_params=SamplingParams(
+                    max_tokens=request.cap_tokens,
+                    stop_token_ids=[_STOP],
+                    temperature=0.0,
+                    extra_args={hints.CLASS: request.request_class} if request.request_class else None,
+                ),
                 pooling_params=None,
                 arrival_time=self.now_s,
                 block_hasher=self._hasher,
