@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import hypothesis
 import openai
 import pytest
 from gateway_process import GatewayProcess
@@ -16,6 +17,10 @@ from proxima_config.import_path import keep_repository_root_off_path
 
 # `python -m pytest` puts the repository root on the path.
 keep_repository_root_off_path()
+
+# Wall-clock time is not asserted in tests: on a busy machine an example takes as long as it takes.
+hypothesis.settings.register_profile("no-deadline", deadline=None)
+hypothesis.settings.load_profile("no-deadline")
 
 # A pool small enough to come under pressure, and a step small enough to split long prompts.
 SHARED_GATEWAY = [
