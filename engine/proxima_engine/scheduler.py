@@ -70,6 +70,8 @@ class ProximaScheduler(Scheduler):
         self._view = ViewBuilder(self, self.waiting, options.ttft_s)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
         self._step_log = StepLog(Path(options.step_log)) if options.step_log else None
+        # What is there before the first request: the pool, and whether there is a policy.
+        self._report.publish_if_due()
 
     def _make_options(self) -> SchedulerOptions:
         return SchedulerOptions.from_vllm(self.vllm_config)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping_engine import STEP_S, SteppingEngine, engine_config
@@ -19,6 +22,7 @@ from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
+from proxima_engine.telemetry import SchedulerSnapshot
 
 MAX_WAIT_S = 2.0
 Start = Callable[..., SteppingEngine]
@@ -240,6 +244,17 @@ def test_what_cannot_be_forecast_goes_by_arrival_and_says_so(start: Start) -> No
     snapshot = engine.scheduler._report.snapshot()
     assert (snapshot.policy_state, snapshot.policy_failures_total) == ("native", 0)
     assert snapshot.policy_last_error.startswith("not for pipeline_parallel_size=2")
+
+
+def test_a_snapshot_tells_of_an_engine_that_nobody_has_asked_yet(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/snapshots"
+    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
+        socket.bind(endpoint)
+        engine = SteppingEngine(engine_config(scheduler_options={"snapshot_endpoint": endpoint}), blocks=40)
+        assert socket.poll(timeout=10_000)
+        told = msgspec.msgpack.decode(socket.recv(), type=SchedulerSnapshot)
+        engine.scheduler.shutdown()
+    assert (told.step, told.running, told.blocks_total, told.policy_state) == (0, 0, 40, "ok")
 
 
 def plan_of(**parts: Any) -> Callable[[StepView], Plan]:
