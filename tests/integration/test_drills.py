@@ -122,7 +122,9 @@ async def _drain(gateway: GatewayProcess, client: httpx.AsyncClient) -> None:
     assert 0 < draining["remaining_s"] <= 180
     refused = await client.post(COMPLETIONS, json=body(1))
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_draining")
-    assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "5")
+    assert refused.headers["connection"] == "close"
+    # Five seconds and a share that differs, so that not all come back at once.
+    assert 5 <= int(refused.headers["retry-after"]) <= 7
     assert "proxima_draining 1.0" in (await client.get("/metrics")).text
     await asyncio.gather(*(stream.ended for stream in streams))
     for stream in streams:

@@ -24,6 +24,7 @@ async def respond(gateway: Gateway, path: str, body: dict[str, Any], request: Re
     async def work() -> Response:
         answer = await ask(gateway, path, body, request)
         if isinstance(answer, Response):
+            answer.headers.update(notes_of(request).headers())
             return answer
         if isinstance(answer, bytes):
             return Response(answer, media_type="application/json", headers=notes_of(request).headers())

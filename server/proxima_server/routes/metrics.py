@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from proxima_server.metrics.exposition import CONTENT_TYPE, render
 from proxima_server.routes import TheGateway
@@ -13,7 +13,7 @@ from proxima_server.routes import TheGateway
 router = APIRouter(tags=["health"])
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request, gateway: TheGateway) -> Response:
     """Complete from the start; vLLM's metrics join when the engine has loaded."""
     if gateway.settings.telemetry.gpu:
