@@ -88,7 +88,12 @@ def create_app(
         app.include_router(docs.router)
     errors.install(app)
     openapi.install(app, gateway)
-    # The last added is the outermost.
+    _add_middleware(app, gateway, settings)
+    return app
+
+
+def _add_middleware(app: FastAPI, gateway: Gateway, settings: ProximaSettings) -> None:
+    """The last added is the outermost."""
     door = gateway.door
     app.add_middleware(
         Authenticate,
@@ -112,4 +117,3 @@ def create_app(
     app.add_middleware(NormalizePath)
     app.add_middleware(AnswerHead)
     app.add_middleware(IdentifyRequests)
-    return app
