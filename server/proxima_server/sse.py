@@ -37,6 +37,16 @@ _logger = logging.getLogger(__name__)
 CountError = Callable[[ErrorCode], None]
 
 
+_LINE_BREAKS_OF_SOME = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+
+
+def _one_line_for_all(event: str) -> str:
+    """Escape what the SSE standard takes for text and many clients for the end of a line (httpx's `iter_lines` among
+    them): generated text that holds it would be cut. JSON, the data of each event, holds it in strings alone.
+    """
+    return event if event.isascii() else event.translate(_LINE_BREAKS_OF_SOME)
+
+
 class Events:
     """Ready-made events as bytes, which sse-starlette passes through (it would frame text a second time).
 
@@ -92,7 +102,7 @@ class Events:
                 raise
             _logger.exception("unexpected error in a stream")
             return self._fail(internal_error())
-        return event.encode()
+        return _one_line_for_all(event).encode()
 
     def _fail(self, error: APIError) -> bytes:
         self._failed = True

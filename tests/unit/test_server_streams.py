@@ -26,6 +26,18 @@ async def test_events_arrive_as_the_engine_framed_them():
     assert response.headers["x-accel-buffering"] == "no"
 
 
+@pytest.mark.parametrize("code", [0x85, 0x2028, 0x2029], ids=hex)
+async def test_no_generated_character_ends_a_line(code):
+    """Clients that split as Python's `splitlines` does read whole events too."""
+    text = f"a{chr(code)}b"
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.serving.events = [chunk(text), "data: [DONE]\n\n"]
+        lines = (await gateway.client.post(COMPLETIONS, json=STREAM)).text.splitlines()
+    assert json.loads(lines[0].removeprefix("data: "))["choices"][0]["text"] == text
+    assert lines[1:] == ["", "data: [DONE]", ""]
+
+
 async def test_a_stream_that_breaks_ends_with_one_error_and_no_done():
     async with fake_gateway() as gateway:
         await gateway.ready()
