@@ -63,6 +63,7 @@ async def test_an_answer_in_time_is_whole(client):
     assert answer["usage"]["completion_tokens"] == 4
 
 
+@pytest.mark.slow
 async def test_overload_does_not_make_all_late(client):
     """Several times what the engine can do in the time that each gives it. Whoever is answered is in time; the others
     hear that they were late, or at once that they would be, and the engine is free afterwards."""

@@ -44,6 +44,7 @@ SERVICE_LINKS = {
 }
 
 
+@pytest.mark.slow
 def test_a_killed_engine_fails_liveness_and_requests_at_once_then_ends_the_process(start):
     with start("--exit-delay-s", "10", **SERVICE_LINKS) as gateway, ThreadPoolExecutor() as background:
         gateway.wait_listening()
@@ -82,6 +83,7 @@ def _assert_unavailable(response: httpx.Response) -> str:
     return error["message"]
 
 
+@pytest.mark.slow
 def test_a_failed_start_ends_with_the_cause_as_last_line(start, tiny_model, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()

@@ -16,6 +16,7 @@ from proxima_config.forced_length import FIELD, PROCESSOR
 
 pytestmark = pytest.mark.engine
 
+BOTH = ["proxima", pytest.param("native", marks=pytest.mark.slow)]
 MAX_WAIT_S = 2.0
 # 39 usable blocks of 32 tokens: one long prompt and a long answer do not fit together, short ones fit beside either.
 POOL = ["--max-model-len", "1024", "--num-gpu-blocks-override", "40", "--block-size", "32", "--enforce-eager"]
@@ -80,7 +81,7 @@ def short(number: int, max_tokens: int) -> dict[str, Any]:
     return {"prompt": [10 + number % 200] * 20, "max_tokens": max_tokens}
 
 
-@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
+@pytest.mark.parametrize("gateway", BOTH, indirect=True)
 async def test_short_requests_start_before_a_head_that_does_not_fit(gateway, recorder):
     recorder.send("answer", LONG_ANSWER)
     await recorder.first_token("answer")
@@ -117,7 +118,7 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
 SEEDED = {"prompt": [9] * 500, "max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 77}
 
 
-@pytest.mark.parametrize("gateway", ["proxima", "native"], indirect=True)
+@pytest.mark.parametrize("gateway", BOTH, indirect=True)
 async def test_a_seed_gives_the_same_text_though_the_request_was_preempted(gateway):
     """Each needs 22 of the 39 blocks in the end, so one of them loses its blocks and is computed again."""
     neighbour = {**SEEDED, "prompt": [8] * 500, "seed": 78}
