@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from proxima_config.api_keys import digest
-from proxima_config.metrics_catalogue import METRICS, Kind
+from proxima_config.metrics.metric import Kind
+from proxima_config.metrics_catalogue import METRICS
 from proxima_engine.policy.plan import Reason
 from proxima_server.metrics.histogram import Histogram
 from proxima_server.metrics.request_metrics import MAX_KEYS, RequestMetrics

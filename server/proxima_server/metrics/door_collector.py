@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
 from proxima_config.hints import RequestClass
+from proxima_config.metrics import door as catalogue
 from proxima_server.door.books import Entry
 from proxima_server.door.deadlines import Deadline
 from proxima_server.door.door import Door

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
+from proxima_config.metrics import process as catalogue
 from proxima_engine.runtime import EnginePhase
 from proxima_server.gateway import Gateway
 from proxima_server.metrics.door_collector import DoorCollector

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from proxima_config.metrics_catalogue import Kind, Metric
+from proxima_config.metrics.metric import Kind, Metric
 from proxima_server.metrics.histogram import Histogram
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
+from proxima_config.metrics import requests as catalogue
 from proxima_server.errors import ErrorCode
 from proxima_server.metrics.families import Family, family
 from proxima_server.observability.record import current

@@ -16,7 +16,8 @@ from typing import Any
 import pynvml
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
+from proxima_config.metrics import gpu as catalogue
+from proxima_config.metrics.metric import Metric
 from proxima_server.metrics.families import Family, family
 
 _MIB = 1024 * 1024
@@ -39,7 +40,7 @@ class GPUs(Collector):
         self._lock = threading.Lock()
         self._devices: list[_Device] | None = None
         self._events: Any = None
-        self._readings: dict[catalogue.Metric, list[tuple[Labels, float]]] = {}
+        self._readings: dict[Metric, list[tuple[Labels, float]]] = {}
 
     def refresh(self) -> None:
         """Read all values. Takes milliseconds per GPU, on another thread than the event loop's."""
@@ -47,7 +48,7 @@ class GPUs(Collector):
             if self._devices is None:
                 self._devices = self._find()
             self._take_events()
-            readings: dict[catalogue.Metric, list[tuple[Labels, float]]] = {}
+            readings: dict[Metric, list[tuple[Labels, float]]] = {}
             for device in self._devices:
                 for metric, read in _READ.items():
                     try:
@@ -122,7 +123,7 @@ def _memory(device: _Device) -> Any:
         return pynvml.nvmlDeviceGetMemoryInfo(device.handle)
 
 
-_READ: Mapping[catalogue.Metric, Callable[[_Device], float]] = {
+_READ: Mapping[Metric, Callable[[_Device], float]] = {
     catalogue.GPU_UTIL: lambda device: pynvml.nvmlDeviceGetUtilizationRates(device.handle).gpu,
     catalogue.GPU_FB_USED: lambda device: _memory(device).used // _MIB,
     catalogue.GPU_FB_FREE: lambda device: _memory(device).free // _MIB,

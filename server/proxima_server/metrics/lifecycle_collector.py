@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
+from proxima_config.metrics import process as catalogue
 from proxima_server.metrics.families import Family, family
 
 if TYPE_CHECKING:

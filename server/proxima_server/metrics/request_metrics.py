@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
 from proxima_config.hints import RequestClass
+from proxima_config.metrics import requests as catalogue
+from proxima_config.metrics.metric import Metric
 from proxima_server.metrics.families import Family, family, histogram_family
 from proxima_server.metrics.histogram import Histogram
 
@@ -76,13 +77,13 @@ class RequestMetrics(Collector):
         yield family(catalogue.KEY_TOKENS, list(self._key_tokens.items()))
 
 
-_HISTOGRAMS: Mapping[catalogue.Metric, str] = {
+_HISTOGRAMS: Mapping[Metric, str] = {
     catalogue.QUEUE_TIME: "queue",
     catalogue.TTFT: "ttft",
     catalogue.INTER_TOKEN: "inter_token",
     catalogue.REQUEST_TIME: "total",
 }
-_TOKENS: Mapping[catalogue.Metric, str] = {
+_TOKENS: Mapping[Metric, str] = {
     catalogue.PROMPT_TOKENS: "prompt_tokens",
     catalogue.CACHED_TOKENS: "cached_tokens",
     catalogue.OUTPUT_TOKENS: "output_tokens",

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.registry import Collector
 
-from proxima_config import metrics_catalogue as catalogue
 from proxima_config.hints import RequestClass
+from proxima_config.metrics import scheduler as catalogue
+from proxima_config.metrics.metric import Metric
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.scheduling.guard import PolicyState
 from proxima_engine.telemetry import SchedulerSnapshot
@@ -81,7 +82,7 @@ class SchedulerCollector(Collector):
         )
 
 
-_PLAIN: Mapping[catalogue.Metric, str] = {
+_PLAIN: Mapping[Metric, str] = {
     catalogue.SCHEDULER_STEPS: "step",
     catalogue.SCHEDULER_RUNNING: "running",
     catalogue.BLOCKS_TOTAL: "blocks_total",
@@ -98,7 +99,7 @@ _PLAIN: Mapping[catalogue.Metric, str] = {
 }
 
 
-_BY_CLASS: Mapping[catalogue.Metric, str] = {
+_BY_CLASS: Mapping[Metric, str] = {
     catalogue.SCHEDULER_WAITING_TOKENS: "waiting_tokens",
     catalogue.SCHEDULER_OLDEST_WAIT: "oldest_wait_s",
 }

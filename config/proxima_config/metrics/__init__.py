@@ -1,0 +1,1 @@
+"""The metrics by topic; ``proxima_config.metrics_catalogue`` lists them all."""

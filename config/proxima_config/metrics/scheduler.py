@@ -1,0 +1,97 @@
+"""Metrics of the scheduler, from its snapshots."""
+
+from __future__ import annotations
+
+from proxima_config.metrics.metric import Kind, Metric
+
+SCHEDULER_STEPS = Metric(
+    "proxima_scheduler_steps_total", Kind.COUNTER, ("engine",), "Steps scheduled since the engine started.", "steps"
+)
+SCHEDULER_RUNNING = Metric(
+    "proxima_scheduler_running", Kind.GAUGE, ("engine",), "Requests that hold KV blocks and are computed.", "requests"
+)
+SCHEDULER_WAITING = Metric(
+    "proxima_scheduler_waiting",
+    Kind.GAUGE,
+    ("engine", "reason", "class"),
+    "Requests that wait, by the reason why they do not start and by their class.",
+    "requests",
+)
+SCHEDULER_WAITING_TOKENS = Metric(
+    "proxima_scheduler_waiting_tokens",
+    Kind.GAUGE,
+    ("engine", "class"),
+    "Tokens of those who wait: of their prompts, and of what was generated before they gave their blocks up.",
+    "tokens",
+)
+SCHEDULER_OLDEST_WAIT = Metric(
+    "proxima_scheduler_oldest_wait_seconds",
+    Kind.GAUGE,
+    ("engine", "class"),
+    "Age of the oldest request that has not started; 0 if none waits.",
+    "seconds",
+)
+BLOCKS_TOTAL = Metric("proxima_kv_blocks", Kind.GAUGE, ("engine",), "KV blocks that requests can use.", "blocks")
+BLOCKS_USED = Metric("proxima_kv_blocks_used", Kind.GAUGE, ("engine",), "KV blocks in use.", "blocks")
+BLOCKS_PEAK = Metric(
+    "proxima_kv_blocks_forecast_peak",
+    Kind.GAUGE,
+    ("engine",),
+    "Highest number of KV blocks that those who run are forecast to use, at the policy's confidence.",
+    "blocks",
+)
+OUTPUT_RATE = Metric(
+    "proxima_output_tokens_per_second", Kind.GAUGE, ("engine",), "Output tokens per second, smoothed.", "tokens/s"
+)
+DRAIN_RATE = Metric(
+    "proxima_finished_requests_per_second", Kind.GAUGE, ("engine",), "Requests finished per second, smoothed.", "1/s"
+)
+ESTIMATED_START = Metric(
+    "proxima_estimated_start_seconds",
+    Kind.GAUGE,
+    ("engine", "class"),
+    "Time until a request of this class that arrived now would start.",
+    "seconds",
+)
+BACKFILLS = Metric(
+    "proxima_backfills_total", Kind.COUNTER, ("engine",), "Requests started past an older one that did not fit.", "1"
+)
+YIELDS = Metric(
+    "proxima_yields_total",
+    Kind.COUNTER,
+    ("engine", "mode"),
+    "Running requests that the policy made give up their blocks, by how they get them back.",
+    "requests",
+)
+PREEMPTIONS = Metric(
+    "proxima_preemptions_total", Kind.COUNTER, ("engine",), "All preemptions, vLLM's own included.", "requests"
+)
+FORECASTS_CHECKED = Metric(
+    "proxima_forecasts_checked_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Forecasts of KV block demand that were compared with what came.",
+    "1",
+)
+FORECASTS_EXCEEDED = Metric(
+    "proxima_forecasts_exceeded_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Those of them that demand was above; the policy aims at 3 % of the checked ones.",
+    "1",
+)
+PLAN_TIME = Metric("proxima_plan_seconds_total", Kind.COUNTER, ("engine",), "Time spent planning steps.", "seconds")
+POLICY_FAILURES = Metric(
+    "proxima_policy_failures_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Plans that failed; their steps went by arrival order.",
+    "1",
+)
+POLICY_STATE = Metric(
+    "proxima_policy_state",
+    Kind.GAUGE,
+    ("engine", "state"),
+    "1 for the state of the scheduling policy: ok, degraded (the last plan failed) or native (off until restart).",
+    "1",
+)
