@@ -36,6 +36,7 @@ SHARED_GATEWAY = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests run in two processes (`make test`): all that need an engine in one of them, which starts the shared one."""
     for item in items:
