@@ -29,7 +29,7 @@ serve: setup ## Install and serve: make serve ARGS="--port 8123"
 	@exec $(BIN)/proxima serve $(ARGS)
 
 test: check ## Install and run all checks and tests that fit in 12 minutes on two cores
-	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/pytest -m "not slow" -n 2 $(ARGS)
 
 test-full: setup-dev ## The slow drills on top
 	$(BIN)/pytest -m "slow" $(ARGS)

@@ -11,6 +11,8 @@ import openai
 import pytest
 from gateway_process import GatewayProcess
 from tiny_model import write_tiny_model
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from proxima_config.forced_length import PROCESSOR
 from proxima_config.import_path import keep_repository_root_off_path
@@ -36,12 +38,18 @@ SHARED_GATEWAY = [
 ]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests run in two processes (`make test`): all that need an engine in one of them, which starts the shared one."""
-    for item in items:
-        if item.get_closest_marker("engine"):
-            item.add_marker(pytest.mark.xdist_group("engine"))
+class EngineTestsTogether(LoadScopeScheduling):
+    """Tests run in two processes (`make test`): all that need an engine in one of them, which starts the shared one.
+
+    xdist's own groups (`--dist loadgroup` of 3.8) have no effect under pytest 9.2, which ignores the names they change.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "engine" if nodeid.startswith("tests/integration/") else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EngineTestsTogether:
+    return EngineTestsTogether(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
