@@ -60,7 +60,8 @@ class WatchedEngine(LabEngine):
     """Notes the state of the pool after each step."""
 
     def __init__(self, shape: EngineShape, name: str, max_wait_s: float) -> None:
-        context = ArmContext(ttft_s=TARGETS.ttft_s, max_wait_s=max_wait_s, true_lengths={}, seed=0)
+        targets = {"ttft_s": TARGETS.ttft_s, "stall_s": TARGETS.stall_s}
+        context = ArmContext(**targets, max_wait_s=max_wait_s, true_lengths={}, seed=0)
         super().__init__(shape, MACHINE.cost, arm(name).make(context))
         self.seen = Watched()
 

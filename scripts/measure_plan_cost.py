@@ -33,7 +33,7 @@ def measure(name: str, running: int, waiting: int) -> tuple[float, float]:
     engine = LabEngine(
         shape,
         profile("h100-llama2-7b").cost,
-        arm(name).make(ArmContext(ttft_s=2.0, max_wait_s=75.0, true_lengths={}, seed=0)),
+        arm(name).make(ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths={}, seed=0)),
     )
     took: list[float] = []
     schedule = engine.scheduler.schedule

@@ -65,8 +65,8 @@ FIGURES: Sequence[Figure] = (
     *_latency("ttft_s", "TTFT", "mean", "p50", "p99"),
     *_latency("itl_s", "ITL", "p50", "p99"),
     *_latency("tpot_s", "TPOT", "mean", "p50", "p99"),
-    *_latency("e2e_s", "E2E", "p50", "p99"),
-    *_latency("stall_s", "longest stall", "p50", "p99"),
+    *_latency("e2e_s", "E2E", "mean", "p50", "p99"),
+    *_latency("stall_s", "longest stall", "p50", "p95", "p99", "max"),
     Figure("preemptions", "preemptions", ("server", "preemptions"), is_rate=False),
 )
 

@@ -36,8 +36,8 @@ def engine_flags(load: Load) -> list[str]:
 
 
 def gateway_flags(load: Load) -> list[str]:
-    """What every arm that is a gateway knows beside that: a deployment is told its target too."""
-    return [f"--ttft-s={load.slo.ttft_s:g}"]
+    """What every arm that is a gateway knows beside that: a deployment is told its targets too."""
+    return [f"--ttft-s={load.slo.ttft_s:g}", f"--stall-s={load.slo.stall_s:g}"]
 
 
 async def command(arm: Arm, model: str, load: Load, extra: Sequence[str], port: int) -> list[str]:

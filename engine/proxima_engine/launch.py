@@ -86,6 +86,7 @@ def _additional_config(settings: ProximaSettings) -> dict[str, Any]:
         raise ConfigError(f"engine.additional_config must be a JSON object, not {own!r}")
     options = SchedulerOptions(
         ttft_s=settings.scheduler.ttft_s,
+        stall_s=settings.scheduler.stall_s,
         max_wait_s=settings.scheduler.max_wait_s,
         max_policy_failures=settings.scheduler.max_policy_failures,
         snapshot_endpoint=SNAPSHOT_ENDPOINT,

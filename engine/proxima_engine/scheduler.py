@@ -30,6 +30,7 @@ from proxima_engine.scheduling.hints import hints_of
 from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
+from proxima_engine.scheduling.step_clock import StepClock
 from proxima_engine.scheduling.step_log import StepLog
 from proxima_engine.scheduling.support import reason_against
 from proxima_engine.scheduling.view_builder import ViewBuilder, cap_tokens
@@ -67,7 +68,8 @@ class ProximaScheduler(Scheduler):
         # The clock by which vLLM stamps arrivals, in whatever process: deadlines are counted from those.
         self.proxima_clock: Callable[[], float] = time.time
         self._ended: deque[FinishedRequest] = deque(maxlen=ENDED_KEPT)
-        self._view = ViewBuilder(self, self.waiting, options.ttft_s)
+        self._step_clock = StepClock()
+        self._view = ViewBuilder(self, self.waiting, options.ttft_s, self._step_clock.step_time)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
         self._step_log = StepLog(Path(options.step_log)) if options.step_log else None
         # What is there before the first request: the pool, and whether there is a policy.
@@ -77,7 +79,7 @@ class ProximaScheduler(Scheduler):
         return SchedulerOptions.from_vllm(self.vllm_config)
 
     def _make_policy(self, options: SchedulerOptions) -> Policy:
-        return ProximaPolicy(options.max_wait_s)
+        return ProximaPolicy(options.max_wait_s, options.stall_s)
 
     def _make_guard(self, options: SchedulerOptions) -> PolicyGuard:
         guard = PolicyGuard(options.max_policy_failures)
@@ -96,15 +98,27 @@ class ProximaScheduler(Scheduler):
                 self._view.restart()
             self.proxima_plan = plan or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
+        begun_s = self.proxima_clock()
+        most_tokens = self.max_num_scheduled_tokens
+        self.max_num_scheduled_tokens = self._most_tokens()
         try:
             output = self._dispatch(throttle_prefills)
+            self._view.deny(self._denied(self.waiting.release(), output))
         finally:
-            left = self.waiting.release()
-        self._view.deny(self._denied(left, output))
+            self.waiting.release()
+            self.max_num_scheduled_tokens = most_tokens
+        self._step_clock.scheduled(output, begun_s)
         if self._step_log is not None:
             self._step_log.scheduled(output, started_s)
         self._report.publish_if_due()
         return output
+
+    def _most_tokens(self) -> int:
+        """Of this step. A prompt must be divisible for a step to compute a part of it."""
+        budget, config = self.proxima_plan.token_budget, self.scheduler_config
+        if budget is None or not config.enable_chunked_prefill or config.disable_chunked_mm_input:
+            return int(self.max_num_scheduled_tokens)
+        return min(int(self.max_num_scheduled_tokens), max(1, budget))
 
     def _dispatch(self, throttle_prefills: bool) -> SchedulerOutput:  # noqa: FBT001  passed on
         if not self.proxima_plan.idle:
@@ -123,7 +137,9 @@ class ProximaScheduler(Scheduler):
         if self._step_log is not None:
             self._step_log.ended()
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
-        self._report.stepped(self.proxima_clock(), outputs)
+        now_s = self.proxima_clock()
+        self._step_clock.ended(scheduler_output, now_s)
+        self._report.stepped(now_s, outputs)
         return outputs
 
     def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:

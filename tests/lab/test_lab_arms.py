@@ -42,7 +42,7 @@ def start() -> Start:
 
     def start(name: str, overlap: bool, queue: Queue) -> SteppingEngine:
         lengths = {f"r{number}": answer for number, (_, answer) in enumerate(queue)}
-        context = ArmContext(ttft_s=1.0, max_wait_s=10.0, true_lengths=lengths, seed=7)
+        context = ArmContext(ttft_s=1.0, stall_s=0.2, max_wait_s=10.0, true_lengths=lengths, seed=7)
         return SteppingEngine(config(overlap, arm(name).watermark), BLOCKS, make_scheduler=arm(name).make(context))
 
     return start

@@ -22,7 +22,7 @@ def engine(arm="native", *, blocks=64, overlap=False, batch=512, true_lengths=No
     limits = Limits(max_num_batched_tokens=batch, max_num_seqs=32, async_scheduling=overlap)
     spec = ARMS[arm]
     longest = blocks * BLOCK_SIZE
-    context = ArmContext(ttft_s=2.0, max_wait_s=75.0, true_lengths=true_lengths or {}, seed=0)
+    context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths=true_lengths or {}, seed=0)
     return LabEngine(
         EngineShape(blocks, BLOCK_SIZE, longest, limits, spec.watermark, **shape), STEADY, spec.make(context)
     )

@@ -19,7 +19,7 @@ TRAFFIC = ("poisson:rate=20,requests=40", "shared-prefix:requests=20,rate=10")
 def run(arm: str, spec: str, *, overlap: bool, shortcuts: bool) -> Run:
     workload = generators.parse(spec, pool_tokens=BLOCKS * BLOCK_SIZE)
     lengths = {each.request_id: each.output_tokens for each in workload.requests}
-    context = ArmContext(ttft_s=2.0, max_wait_s=75.0, true_lengths=lengths, seed=0)
+    context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths=lengths, seed=0)
     machine = profile("h100-llama2-7b")
     limits = replace(machine.limits, async_scheduling=overlap)
     shape = EngineShape(BLOCKS, BLOCK_SIZE, BLOCKS * BLOCK_SIZE, limits, ARMS[arm].watermark)
@@ -41,7 +41,7 @@ def test_prompts_without_a_prefix_cache():
     """Blocks are then neither hashed nor cached."""
     shape = EngineShape(40, BLOCK_SIZE, 640, profile("h100-llama2-7b").limits, prefix_caching=False)
     workload = generators.parse("poisson:rate=50,requests=30,input=20-200,output=20-100", pool_tokens=640)
-    context = ArmContext(ttft_s=2.0, max_wait_s=75.0, true_lengths={}, seed=0)
+    context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths={}, seed=0)
     plain, short = (
         simulate(
             LabEngine(shape, profile("h100-llama2-7b").cost, ARMS["native"].make(context), shortcuts=shortcuts),

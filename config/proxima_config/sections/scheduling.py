@@ -26,6 +26,14 @@ class SchedulerSettings(Section):
         description="Target in seconds from the arrival of a request to its first token. Requests that can still meet "
         "it start before those that have missed it.",
     )
+    stall_s: float = Field(
+        default=DEFAULT_SLO.stall_s,
+        gt=0,
+        le=86400,
+        description="Target in seconds for the longest gap between two tokens of an answer. While answers stream, a "
+        "step computes no more prompt tokens than it can in that time, by measured step times; unbounded where the "
+        "answers alone take as long.",
+    )
     max_wait_s: float = Field(
         default=75.0,
         ge=0,

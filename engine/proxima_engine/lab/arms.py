@@ -37,6 +37,8 @@ class ArmContext:
 
     ttft_s: float
     """TTFT target of all requests, for arms that know deadlines."""
+    stall_s: float
+    """Target of the longest gap, for arms that pace their steps."""
     max_wait_s: float
     """Age bound, for arms that have one."""
     true_lengths: Mapping[str, int]
@@ -94,7 +96,8 @@ def _planned_by(make_policy: MakePolicy) -> Callable[[ArmContext], SchedulerFact
     def make(context: ArmContext) -> SchedulerFactory:
         class PolicyArm(_ProximaArm):
             def _make_options(self) -> SchedulerOptions:
-                return replace(super()._make_options(), ttft_s=context.ttft_s, max_wait_s=context.max_wait_s)
+                targets = {"ttft_s": context.ttft_s, "stall_s": context.stall_s, "max_wait_s": context.max_wait_s}
+                return replace(super()._make_options(), **targets)
 
             def _make_policy(self, options: SchedulerOptions) -> Policy:
                 return make_policy(context, options)
@@ -170,7 +173,7 @@ _ALL = (
         "proxima",
         "Proxima's scheduler as it stands",
         "proxima_engine.policy",
-        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s)),
+        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s)),
     ),
 )
 ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in _ALL}

@@ -35,7 +35,11 @@ def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
     )
     true_lengths = {each.request_id: each.output_tokens for each in setting.workload.requests}
     context = ArmContext(
-        ttft_s=setting.slo.ttft_s, max_wait_s=setting.max_wait_s, true_lengths=true_lengths, seed=setting.seed
+        ttft_s=setting.slo.ttft_s,
+        stall_s=setting.slo.stall_s,
+        max_wait_s=setting.max_wait_s,
+        true_lengths=true_lengths,
+        seed=setting.seed,
     )
     # The real time of a scheduler is that of its own code.
     shortcuts = not setting.with_wall_time

@@ -18,6 +18,7 @@ from proxima_config.hints import RequestClass
 from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, reserve
+from proxima_engine.policy.pace import token_budget
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import Band
@@ -64,8 +65,10 @@ class _Draft:
 class ProximaPolicy:
     """Decides; what it knows stands in its `books`."""
 
-    def __init__(self, max_wait_s: float) -> None:
+    def __init__(self, max_wait_s: float, stall_s: float = math.inf) -> None:
+        """``stall_s``: longest gap between two tokens of an answer that is promised."""
         self._max_wait_s = max_wait_s
+        self._stall_s = stall_s
         self._books = Books(max_wait_s)
         self._planned: dict[str, Demand] = {}
         """Demand of those whom the last plan started."""
@@ -258,6 +261,7 @@ class ProximaPolicy:
             yields=tuple((request_id, YieldMode.RECOMPUTE) for request_id in draft.yields),
             backfilled=draft.backfilled,
             head_start_s=head_start_s,
+            token_budget=token_budget(view.step_time, self._stall_s, self._books.running),
             peak_blocks=max(now, min(view.blocks_total, peak)),
         )
 

@@ -53,5 +53,7 @@ class Plan:
     """How many requests in `order` pass an older one that does not fit."""
     head_start_s: float | None = None
     """Seconds until the most urgent held request is forecast to fit; None when none is held or that is unknown."""
+    token_budget: int | None = None
+    """Most tokens that the step computes, of prompts and answers; None for as many as vLLM allows."""
     peak_blocks: int = 0
     """Highest number of blocks that those who run are forecast to hold, at the policy's confidence."""

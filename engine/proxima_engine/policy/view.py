@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from proxima_config.hints import RequestClass
+from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason
 
 SortKey = tuple[int, float, str]
@@ -126,6 +127,8 @@ class StepView:
     list_running: Callable[[], Sequence[RunningRequest]]
     list_waiting: Callable[[], Sequence[WaitingRequest]]
     changes: Changes = field(default_factory=Changes)
+    step_time: StepTime = field(default_factory=StepTime)
+    """What steps have taken."""
     denied: str | None = None
     """A waiting request whose allocation vLLM refused in the last step although it was planned."""
 

@@ -9,6 +9,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.demand import blocks_for, growth_blocks
+from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
 from proxima_engine.scheduling.hints import hints_of
@@ -32,10 +33,11 @@ class ViewBuilder:
     """Reads one scheduler. Remembers who waited and ran at the last view, to name what has changed since: hundreds
     wait and run, few of them change in a step, and asking vLLM about all costs more than the rest of a plan."""
 
-    def __init__(self, scheduler: Scheduler, queue: PlannedQueue, ttft_s: float) -> None:
+    def __init__(self, scheduler: Scheduler, queue: PlannedQueue, ttft_s: float, step_time: StepTime) -> None:
         self._scheduler = scheduler
         self._queue = queue
         self._ttft_s = ttft_s
+        self._step_time = step_time
         self._manager = scheduler.kv_cache_manager
         self._groups = len(scheduler.kv_cache_config.kv_cache_groups)
         self._waiting: dict[str, WaitingRequest] = {}
@@ -66,6 +68,7 @@ class ViewBuilder:
             list_running=self._running_in_order,
             list_waiting=self._waiting_in_order,
             changes=changes,
+            step_time=self._step_time,
             denied=self._denied,
         )
 
