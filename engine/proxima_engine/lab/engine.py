@@ -8,7 +8,7 @@ the device when that one has finished, as in vLLM's engine core with a batch que
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from proxima_engine.lab.cost import CostModel
 from proxima_engine.lab.profiles import Limits
 from proxima_engine.lab.requests import PREFIX_BLOCK_TOKENS, LabRequest
 from proxima_engine.lab.shortcuts import CountingRequest, shorten
-from proxima_engine.scheduling.step_work import first_positions, step_work
+from proxima_engine.scheduling.step_work import StepWork, first_positions, step_work
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -164,24 +164,33 @@ class LabEngine:
             raise LabError(f"{self.used_blocks} blocks are held by nobody")
 
     def _dispatch(self, output: SchedulerOutput) -> None:
-        ids = list(output.num_scheduled_tokens)
+        counts = output.num_scheduled_tokens
+        cached = output.scheduled_cached_reqs
+        self.preemptions += len(cached.resumed_req_ids)
+        if output.scheduled_new_reqs or output.total_num_scheduled_tokens > len(counts):
+            work = step_work(output)
+            positions = first_positions(output)
+            starts = [positions[request_id] for request_id in counts]
+        else:
+            # A token each, for requests that vLLM lists in the same order.
+            starts = cached.num_computed_tokens
+            context = sum(starts)
+            work = StepWork(len(starts), len(starts), context, context + len(starts))
         result = ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
-            sampled_token_ids=self._compute(output),
+            req_ids=list(counts),
+            req_id_to_index=dict(zip(counts, range(len(counts)), strict=True)),
+            sampled_token_ids=self._compute(counts, starts),
         )
         start_s = max(self.now_s, self._device_free_s)
-        self._device_free_s = start_s + self._cost.step_s(step_work(output))
+        self._device_free_s = start_s + self._cost.step_s(work)
         self._in_flight.append((output, result, self._device_free_s))
 
-    def _compute(self, output: SchedulerOutput) -> list[list[int]]:
+    def _compute(self, counts: Mapping[str, int], starts: Sequence[int]) -> list[list[int]]:
         """What the worker would do: the positions are computed, and whoever's last one is among them gets a token."""
-        positions = first_positions(output)
-        self.preemptions += len(output.scheduled_cached_reqs.resumed_req_ids)
         sampled: list[list[int]] = []
-        for request_id, count in output.num_scheduled_tokens.items():
-            start = positions[request_id]
-            sequence, end = self._sequences[request_id], start + count
+        sequences = self._sequences
+        for (request_id, count), start in zip(counts.items(), starts, strict=True):
+            sequence, end = sequences[request_id], start + count
             if start < sequence.computed:
                 self.recomputed_tokens += min(end, sequence.computed) - start
             if end > sequence.computed:

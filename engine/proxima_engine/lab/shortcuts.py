@@ -10,7 +10,7 @@ change a figure: a test runs both ways.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -21,6 +21,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
+
+from proxima_engine.lab.decode_step import schedule_decode_step
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _RUNNING = RequestStatus.RUNNING
@@ -75,6 +77,10 @@ class _LabKVCacheManager(KVCacheManager):
 class _LabScheduler(Scheduler):
     """For steps of text without speculation, whose worker is the lab. What runs and what waits is vLLM's to decide."""
 
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
+        output = schedule_decode_step(self)
+        return super().schedule(throttle_prefills) if output is None else output
+
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:  # noqa: ARG002
         # Nothing drafts.
         return max(num_new_tokens, 0)
@@ -96,33 +102,40 @@ class _LabScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        steps = list(zip(scheduler_output.num_scheduled_tokens, model_runner_output.sampled_token_ids, strict=True))
-        if not steps or not all(self._goes_on(request_id, tokens) for request_id, tokens in steps):
+        count, sampled = scheduler_output.num_scheduled_tokens, model_runner_output.sampled_token_ids
+        going_on = self._who_goes_on(count, sampled)
+        if not going_on:
             found: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
             return found
-        for request_id, tokens in steps:
-            request = self.requests[request_id]
-            request.num_in_flight_tokens -= scheduler_output.num_scheduled_tokens[request_id]
+        overlap, outputs = self.scheduler_config.async_scheduling, []
+        for request, tokens in zip(going_on, sampled, strict=True):
+            request.num_in_flight_tokens -= count[request.request_id]
             request.append_output_token_ids(tokens)
-            if self.scheduler_config.async_scheduling:
+            if overlap:
                 request.num_output_placeholders -= 1
                 tokens_known = request.num_computed_tokens - request.num_output_placeholders
                 self.kv_cache_manager.cache_blocks(request, tokens_known)
-        return {0: EngineCoreOutputs(outputs=[EngineCoreOutput(*step) for step in steps])}
+            outputs.append(EngineCoreOutput(request.request_id, tokens))
+        return {0: EngineCoreOutputs(outputs=outputs)}
 
-    def _goes_on(self, request_id: str, tokens: list[int]) -> bool:
-        """Whether a request that was answering all along has one more token of its answer, and not the last."""
-        request = self.requests.get(request_id)
-        return (
-            request is not None
-            and request.status is _RUNNING
-            and request.prefill_stats is None
-            and not request.num_stale_output_tokens
-            and len(tokens) == 1
-            and tokens[0] not in request.sampling_params.stop_token_ids
-            and request.num_output_tokens + 1 < request.max_tokens
-            and request.num_tokens + 1 < self.max_model_len
-        )
+    def _who_goes_on(self, ids: Iterable[str], sampled: list[list[int]]) -> list[Request] | None:
+        """The requests of a step if each was answering all along and has one more token of its answer, not the last."""
+        longest, requests, going_on = self.max_model_len, self.requests, []
+        for request_id, tokens in zip(ids, sampled, strict=True):
+            request = requests.get(request_id)
+            if (
+                request is None
+                or request.status is not _RUNNING
+                or request.prefill_stats is not None
+                or request.num_stale_output_tokens
+                or len(tokens) != 1
+                or tokens[0] in request.sampling_params.stop_token_ids
+                or request.num_output_tokens + 1 >= request.max_tokens
+                or request.num_tokens + 1 >= longest
+            ):
+                return None
+            going_on.append(request)
+        return going_on
 
 
 def shorten(scheduler: Scheduler) -> None:

@@ -34,8 +34,8 @@ class Record:
     def token(self, now_s: float) -> None:
         if self.first_token_s is None:
             self.first_token_s = now_s
-        else:
-            self.stall_s = max(self.stall_s, now_s - self.last_token_s)
+        elif now_s - self.last_token_s > self.stall_s:
+            self.stall_s = now_s - self.last_token_s
         self.last_token_s = now_s
         self.tokens += 1
 
@@ -122,8 +122,9 @@ class _Client:
         self._idle_since_s = None
         if self._unsent:
             self._run.tokens_while_arriving += len(end.tokens)
+        now_s, records = end.now_s, self._open
         for request_id in end.tokens:
-            self._open[request_id].token(end.now_s)
+            records[request_id].token(now_s)
         for request_id in end.finished:
             self._open.pop(request_id).ended_s = end.now_s
 

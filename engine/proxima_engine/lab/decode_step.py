@@ -1,0 +1,123 @@
+"""A step in which everybody who runs gets the next token of an answer, and nobody starts or gives way.
+
+Nine of ten steps of a run are such, and vLLM's `schedule()` has one outcome for them: a token for each, and a block from
+the KV-cache manager for whoever has filled the last one. What it would find is looked for first, without changing
+anything; where it could be anything else, vLLM decides.
+"""
+
+from __future__ import annotations
+
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from proxima_engine.policy.demand import blocks_for
+
+_CAN_START = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+
+
+def schedule_decode_step(scheduler: Scheduler) -> SchedulerOutput | None:
+    """What `schedule()` would return, with the scheduler in the state that it would leave; None, and nothing changed,
+    where it is for vLLM to decide.
+
+    For schedulers of the lab: one group of full attention, no speculation, text only, no connector.
+    """
+    running: list[Request] = scheduler.running
+    changing = _need_their_manager(scheduler)
+    if changing is None:
+        return None
+    manager = scheduler.kv_cache_manager
+    scheduler.current_step += 1
+    manager.new_step_starts()
+    for request in changing:
+        manager.allocate_slots(request, 1)
+    manager.take_new_block_ids()
+    computed = [request.num_computed_tokens for request in running]
+    for request in running:
+        request.num_computed_tokens += 1
+        request.num_in_flight_tokens += 1
+    if scheduler.scheduler_config.async_scheduling:
+        for request in running:
+            request.num_output_placeholders += 1
+    ids = [request.request_id for request in running]
+    output = SchedulerOutput(
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=CachedRequestData(
+            req_ids=ids,
+            resumed_req_ids=set(),
+            new_token_ids=[],
+            all_token_ids={},
+            new_block_ids=[],
+            num_computed_tokens=computed,
+            num_output_tokens=[],
+        ),
+        num_scheduled_tokens=dict.fromkeys(ids, 1),
+        total_num_scheduled_tokens=len(ids),
+        scheduled_spec_decode_tokens={},
+        scheduled_encoder_inputs={},
+        finished_req_ids=scheduler.finished_req_ids,
+        free_encoder_mm_hashes=[],
+        preempted_req_ids=scheduler.reset_preempted_req_ids,
+    )
+    scheduler.finished_req_ids = set()
+    scheduler.reset_preempted_req_ids = set()
+    return output
+
+
+def _need_their_manager(scheduler: Scheduler) -> list[Request] | None:
+    """Those who need a block for their next token, or have filled one that is to be cached; None if the step is of
+    another kind."""
+    running = scheduler.running
+    most = min(scheduler.max_num_scheduled_tokens, scheduler.scheduler_config.max_num_batched_tokens)
+    # Noqa: vLLM has no public name for it.
+    if not 0 < len(running) <= most or scheduler._pause_state is not PauseState.UNPAUSED:  # noqa: SLF001
+        return None
+    manager = scheduler.kv_cache_manager
+    (group,) = manager.coordinator.single_type_managers
+    held, cached, size = group.req_to_blocks, group.num_cached_block, group.block_size
+    caching, longest = manager.enable_caching, scheduler.max_model_len - 2
+    changing: list[Request] = []
+    new_blocks = 0
+    for request in running:
+        computed, ahead = request.num_computed_tokens, request.num_output_placeholders
+        tokens = request.num_tokens
+        if (
+            computed + 1 != tokens + ahead
+            or computed > longest
+            or request.is_prefill_chunk
+            # The step in flight brings its last token.
+            or (ahead and computed + 2 - ahead >= request.num_prompt_tokens + request.max_tokens)
+        ):
+            return None
+        if computed >= len(held[request.request_id]) * size:
+            new_blocks += 1
+        elif not caching or tokens // size <= cached.get(request.request_id, 0):
+            continue
+        if computed < size:
+            # Its first block may be what somebody waits for.
+            return None
+        changing.append(request)
+    free = manager.block_pool.get_num_free_blocks() - new_blocks
+    return changing if free >= 0 and _nobody_starts(scheduler, free, size) else None
+
+
+def _nobody_starts(scheduler: Scheduler, free: int, size: int) -> bool:
+    """Whether vLLM would refuse the first who waits for want of blocks; it looks no further then."""
+    if scheduler.kv_holding_waiting:
+        return False
+    if not scheduler.waiting or len(scheduler.running) >= scheduler.max_num_active_reqs:
+        return True
+    head = scheduler.waiting.peek_request()
+    manager = scheduler.kv_cache_manager
+    if (
+        head.status not in _CAN_START
+        or head.num_stale_output_tokens
+        or head.num_computed_tokens
+        or not scheduler.scheduler_reserve_full_isl
+        or (head.block_hashes and manager.block_pool.get_cached_block(head.block_hashes[0], [0]) is not None)
+    ):
+        return False
+    # With nothing of it in the cache it needs all its blocks.
+    blocks = blocks_for(min(head.num_tokens, scheduler.max_model_len), size)
+    return bool(blocks + manager.watermark_blocks > free)
