@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from proxima_engine.lab.arms import ARMS
 from proxima_engine.lab.plot import draw
 from proxima_server.cli.main import main
 
@@ -42,15 +43,26 @@ def lab(capsys):
 
 
 def test_the_same_seed_gives_the_same_json(lab):
-    flags = ["compare", *SMALL, "--jitter-s", "0.1", "--arms", "native,past-future,sjf-oracle", "--json"]
-    code, first, _ = lab(*flags, "--seed", "3")
+    """Under every arm."""
+    flags = ["compare", *SMALL, "--jitter-s", "0.1", "--json", "--arms"]
+    code, first, _ = lab(*flags, "all", "--seed", "3")
     assert code == 0
-    assert lab(*flags, "--seed", "3")[1] == first
-    assert lab(*flags, "--seed", "4")[1] != first
+    assert lab(*flags, "all", "--seed", "3")[1] == first
     arms = json.loads(first)["arms"]
-    assert set(arms["native"]) >= FIGURES
-    assert [name for name, figures in arms.items() if figures["cheats"]] == ["sjf-oracle"]
+    assert set(arms) == set(ARMS)
+    other_seed = json.loads(lab(*flags, "native", "--seed", "4")[1])["arms"]
+    assert other_seed["native"] != arms["native"]
+    assert all(set(figures) >= FIGURES for figures in arms.values())
+    assert {name for name, figures in arms.items() if figures["cheats"]} == {"past-future-oracle", "sjf-oracle"}
     assert all(figures["requests"] == 30 for figures in arms.values())
+
+
+@pytest.mark.parametrize("kind", ["giant-head", "same-length-wave", "far-cap", "drift"])
+def test_the_same_seed_gives_the_same_json_on_traffic_that_is_meant_to_hurt(lab, kind):
+    flags = ["compare", "--generate", f"{kind}:requests=12", "--blocks", "200", "--arms", "all", "--seed", "5", "--json"]
+    code, first, _ = lab(*flags)
+    assert code == 0
+    assert lab(*flags)[1] == first
 
 
 def test_the_table_names_the_setting_and_who_cheats(lab, monkeypatch):

@@ -10,8 +10,9 @@ change a figure: a test runs both ways.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from itertools import chain
 from typing import Any
 
@@ -102,40 +103,57 @@ class _LabScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        count, sampled = scheduler_output.num_scheduled_tokens, model_runner_output.sampled_token_ids
-        going_on = self._who_goes_on(count, sampled)
-        if not going_on:
-            found: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
-            return found
-        overlap, outputs = self.scheduler_config.async_scheduling, []
-        for request, tokens in zip(going_on, sampled, strict=True):
-            request.num_in_flight_tokens -= count[request.request_id]
+        going_on: list[tuple[Request, int, list[int]]] = []
+        others: dict[str, int] = {}
+        counts = scheduler_output.num_scheduled_tokens
+        for (request_id, count), tokens in zip(counts.items(), model_runner_output.sampled_token_ids, strict=True):
+            request = self.requests.get(request_id)
+            if request is not None and self._goes_on(request, tokens):
+                going_on.append((request, count, tokens))
+            elif request is not None and self._fills_a_block(request):
+                # Equal blocks are found in the order in which they were cached, so that order is kept.
+                found: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
+                return found
+            else:
+                others[request_id] = count
+        outputs = EngineCoreOutputs(outputs=self._go_on(going_on))
+        if outputs.outputs and not others:
+            return {0: outputs}
+        rest = copy(scheduler_output)
+        rest.num_scheduled_tokens = others
+        found = super().update_from_output(rest, model_runner_output)
+        found.setdefault(0, EngineCoreOutputs()).outputs[:0] = outputs.outputs
+        return found
+
+    def _go_on(self, steps: list[tuple[Request, int, list[int]]]) -> list[EngineCoreOutput]:
+        outputs = []
+        overlap, manager = self.scheduler_config.async_scheduling, self.kv_cache_manager
+        for request, count, tokens in steps:
+            request.num_in_flight_tokens -= count
             request.append_output_token_ids(tokens)
             if overlap:
                 request.num_output_placeholders -= 1
-                tokens_known = request.num_computed_tokens - request.num_output_placeholders
-                self.kv_cache_manager.cache_blocks(request, tokens_known)
+                manager.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
             outputs.append(EngineCoreOutput(request.request_id, tokens))
-        return {0: EngineCoreOutputs(outputs=outputs)}
+        return outputs
 
-    def _who_goes_on(self, ids: Iterable[str], sampled: list[list[int]]) -> list[Request] | None:
-        """The requests of a step if each was answering all along and has one more token of its answer, not the last."""
-        longest, requests, going_on = self.max_model_len, self.requests, []
-        for request_id, tokens in zip(ids, sampled, strict=True):
-            request = requests.get(request_id)
-            if (
-                request is None
-                or request.status is not _RUNNING
-                or request.prefill_stats is not None
-                or request.num_stale_output_tokens
-                or len(tokens) != 1
-                or tokens[0] in request.sampling_params.stop_token_ids
-                or request.num_output_tokens + 1 >= request.max_tokens
-                or request.num_tokens + 1 >= longest
-            ):
-                return None
-            going_on.append(request)
-        return going_on
+    def _fills_a_block(self, request: Request) -> bool:
+        """Whether one more token may fill a block, which is cached then."""
+        (group,) = self.kv_cache_manager.coordinator.single_type_managers
+        tokens = request.num_computed_tokens - request.num_output_placeholders + 1
+        return bool(tokens // group.block_size > group.num_cached_block.get(request.request_id, 0))
+
+    def _goes_on(self, request: Request, tokens: list[int]) -> bool:
+        """Whether a request that was answering all along has one more token of its answer, and not the last."""
+        return (
+            request.status is _RUNNING
+            and request.prefill_stats is None
+            and not request.num_stale_output_tokens
+            and len(tokens) == 1
+            and tokens[0] not in request.sampling_params.stop_token_ids
+            and request.num_output_tokens + 1 < request.max_tokens
+            and request.num_tokens + 1 < self.max_model_len
+        )
 
 
 def shorten(scheduler: Scheduler) -> None:
