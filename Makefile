@@ -44,12 +44,14 @@ check: setup-dev ## Lint, types, import rules, fresh locks and generated files
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/lock.py --check
 	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python scripts/generate_chart.py --check
 
 lock: setup-dev ## Resolve requirements/ again from pyproject.toml
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python scripts/lock.py --torch-index $(TORCH_INDEX)
 
-docs: setup-dev ## Write the generated pages under docs/
+docs: setup-dev ## Write the generated pages under docs/ and files of the chart
 	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/python scripts/generate_chart.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -153,6 +153,7 @@ def main():
     parser.add_argument("--venv", default=".venv")
     parser.add_argument("--extra", choices=sorted(NEEDED_GB), default="cpu")
     parser.add_argument("--dev", action="store_true", help="also install what the tests need")
+    parser.add_argument("--no-editable", action="store_true", help="copy Proxima in, for images without its sources")
     parser.add_argument("--torch-index", required=True, help="where PyTorch's CPU wheels are, if not found elsewhere")
     options = parser.parse_args()
     check_python()
@@ -175,7 +176,8 @@ def main():
         install_cpu_torch(uv, environment, locked("cpu", "torch"), options.torch_index)
     # --no-deps: the lock is complete, and vLLM's own wish list would bring builds that break it.
     install(uv, environment, "--no-deps", "-r", "requirements/%s.txt" % lock)
-    install(uv, environment, "--no-deps", "--quiet", "-e", ".")
+    project = ["."] if options.no_editable else ["-e", "."]
+    install(uv, environment, "--no-deps", "--quiet", *project)
     compile_bytecode(python)
     with open(stamp_path, "w") as file:
         json.dump({"fingerprint": wanted, "dev": options.dev or bool(stamp.get("dev"))}, file)

@@ -1,0 +1,1 @@
+"""Alerts, recording rules and dashboard, generated from the metrics catalogue."""
