@@ -95,6 +95,30 @@ def test_a_stream_of_short_requests_delays_the_head_by_no_more_than_twice_the_ag
     assert engine.scheduler._report.snapshot().yields_total["recompute"] > 0
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("chunked", [True, False], ids=["chunked", "whole"])
+def test_prompts_that_come_together_do_not_hold_a_stream_up(
+    start: Start, overlap: bool, chunked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 300 tokens takes as long as a gap may. Prompts that may not be divided are left alone."""
+    options = {"stall_s": 1.0, "max_wait_s": MAX_WAIT_S}
+    engine = start(200, overlap=overlap, enable_chunked_prefill=chunked, scheduler_options=options)
+    step_time = engine.scheduler._step_clock.step_time
+    for _ in range(40):
+        for tokens in (1, 400):
+            step_time.learn(tokens, 0.2 + 0.002 * tokens)
+    # All steps of this engine take equally long.
+    monkeypatch.setattr(step_time, "learn", lambda *_: None)
+    engine.add("stream", 32, 60)
+    engine.step()
+    for index in range(4):
+        engine.add(f"long{index}", 32 * 16, 10)
+    steps = [engine.step().total_num_scheduled_tokens for _ in range(20)]
+    assert (max(steps) <= 300) is chunked
+    assert sum(steps) >= 4 * 32 * 16
+    finish(engine)
+
+
 def test_a_preempted_request_keeps_its_place(start: Start) -> None:
     engine = start(blocks=12)
     # Without plans it is vLLM who preempts.

@@ -65,6 +65,7 @@ SYMBOLS = [
     Relied(f"{SCHED}.async_scheduler.AsyncScheduler", f"{ENGINE}/scheduler.py"),
     Relied(f"{SCHED}.interface.PauseState.UNPAUSED", f"{ENGINE}/scheduler.py"),
     Relied(f"{SCHED}.output.SchedulerOutput", f"{ENGINE}/scheduler.py"),
+    Relied("vllm.config.SchedulerConfig.disable_chunked_mm_input", f"{ENGINE}/scheduler.py"),
     Relied(f"{SCHED}.request_queue.SchedulingPolicy.PRIORITY", f"{ENGINE}/scheduler.py"),
     Relied(f"{SCHED}.request_queue.RequestQueue", f"{ENGINE}/scheduling/planned_queue.py"),
     Relied("vllm.v1.request.Request", f"{ENGINE}/scheduling/planned_queue.py"),

@@ -6,6 +6,8 @@ costs, and each of its tokens, is learned by least squares from the steps that w
 
 from __future__ import annotations
 
+import math
+
 KEEP = 1 - 1 / 200
 """Steps after which what was learned counts 1/e: 200."""
 LEAST_STEPS = 20
@@ -45,7 +47,7 @@ def token_budget(step_time: StepTime, stall_s: float, running: int) -> int | Non
     There is none where those who run would have to wait for longer than ``stall_s`` anyway, or where so little would be
     left for prompts that the steps themselves cost more than the prompts in them.
     """
-    fitted = step_time.fit() if running else None
+    fitted = step_time.fit() if running and stall_s < math.inf else None
     if fitted is None:
         return None
     base_s, token_s = fitted
