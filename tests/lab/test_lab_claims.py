@@ -36,6 +36,14 @@ def test_with_more_load_than_the_pool_carries_most_are_still_on_time():
     assert proxima["output_tokens_per_s_arriving"] >= 0.98 * native["output_tokens_per_s_arriving"]
 
 
+def test_the_readings_of_native_and_of_the_simple_rule():
+    """docs/lab.md, Readings."""
+    native, simple = measured("native", rate_scale=1.5), measured("deadline-watermark", rate_scale=1.5)
+    assert native["attainment"] == pytest.approx(0.081, abs=0.01)
+    assert simple["goodput_rps"] / native["goodput_rps"] == pytest.approx(9.1, abs=0.6)
+    assert measured("native")["attainment"] == pytest.approx(0.861, abs=0.02)
+
+
 def test_with_half_the_load_nothing_is_lost():
     native, proxima = measured("native", rate_scale=0.5), measured("proxima", rate_scale=0.5)
     for figure in ("attainment", "goodput_rps", "qps", "output_tokens_per_s"):

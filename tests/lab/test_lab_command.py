@@ -59,7 +59,8 @@ def test_the_same_seed_gives_the_same_json(lab):
 
 @pytest.mark.parametrize("kind", ["giant-head", "same-length-wave", "far-cap", "drift"])
 def test_the_same_seed_gives_the_same_json_on_traffic_that_is_meant_to_hurt(lab, kind):
-    flags = ["compare", "--generate", f"{kind}:requests=12", "--blocks", "200", "--arms", "all", "--seed", "5", "--json"]
+    flags = ["compare", "--generate", f"{kind}:requests=12", "--blocks", "200", "--seed", "5", "--arms", "all"]
+    flags += ["--json"]
     code, first, _ = lab(*flags)
     assert code == 0
     assert lab(*flags)[1] == first

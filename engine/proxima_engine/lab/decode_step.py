@@ -1,7 +1,7 @@
 """A step in which everybody who runs gets the next token of an answer, and nobody starts or gives way.
 
-Nine of ten steps of a run are such, and vLLM's `schedule()` has one outcome for them: a token for each, and a block from
-the KV-cache manager for whoever has filled the last one. What it would find is looked for first, without changing
+Nine of ten steps of a run are such, and vLLM's `schedule()` has one outcome for them: a token for each, and a block
+from the KV-cache manager for whoever has filled the last one. What it would find is looked for first, without changing
 anything; where it could be anything else, vLLM decides.
 """
 
@@ -70,8 +70,7 @@ def _need_their_manager(scheduler: Scheduler) -> list[Request] | None:
     another kind."""
     running = scheduler.running
     most = min(scheduler.max_num_scheduled_tokens, scheduler.scheduler_config.max_num_batched_tokens)
-    # Noqa: vLLM has no public name for it.
-    if not 0 < len(running) <= most or scheduler._pause_state is not PauseState.UNPAUSED:  # noqa: SLF001
+    if not 0 < len(running) <= most or scheduler.pause_state is not PauseState.UNPAUSED:
         return None
     manager = scheduler.kv_cache_manager
     (group,) = manager.coordinator.single_type_managers

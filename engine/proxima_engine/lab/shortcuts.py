@@ -3,8 +3,7 @@
 Nearly all that they do in the lab is for the next token of an answer that goes on, within the last block of its
 request. vLLM goes through all that this could be (speculation, images, grammars, new blocks, an end) to find that it is
 none of them; and it lists for the worker what no worker reads here. These look first, and leave everything else to
-vLLM, whose `schedule()` decides each step as it stands. That takes a third of the time off a run and must not
-change a figure: a test runs both ways.
+vLLM. That takes more than half of the time off a run and must not change a figure: a test runs both ways.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class _LabKVCacheManager(KVCacheManager):
 
 
 class _LabScheduler(Scheduler):
-    """For steps of text without speculation, whose worker is the lab. What runs and what waits is vLLM's to decide."""
+    """For steps of text without speculation, whose worker is the lab. Who starts and gives way is vLLM's to decide."""
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
         output = schedule_decode_step(self)
