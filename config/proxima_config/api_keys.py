@@ -10,8 +10,12 @@
         models: [smollm2-135m]
         weight: 2
 
-`proxima key new` makes a key and its entry. What is left out is not limited. SHA-256 without salt is enough for keys of
-128 random bits and more, which cannot be guessed from it; it would not be for passwords.
+`proxima key new` makes a key and its entry. What is left out is not limited.
+
+Why SHA-256, without salt and without argon2: slow hashes protect secrets that people choose, of which there are few
+enough to try. A key of 128 random bits or more cannot be found by trying, however fast the hash; and it is hashed at
+each request, for which argon2 would take tens of milliseconds that anybody can ask for without a key. Keys given in
+plain that could be found by trying are refused.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from proxima_config.yaml_file import read_file
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 MIN_SECRET_CHARS = 16
 """Shortest key accepted in plain: shorter ones can be found by trying."""
+MIN_DIFFERENT_CHARS = 8
+"""Fewest characters that differ in it: sixteen times the same is no secret."""
 
 _PREFIX = "sha256:"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -122,6 +128,11 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             raise ValueError(
                 f"must have at least {MIN_SECRET_CHARS} characters per key, {name} has {len(value)}; make one with "
                 "`proxima key new`"
+            )
+        elif len(set(value)) < MIN_DIFFERENT_CHARS:
+            raise ValueError(
+                f"must have at least {MIN_DIFFERENT_CHARS} different characters per key, {name} has {len(set(value))}; "
+                "make one with `proxima key new`"
             )
         else:
             value = digest(value)

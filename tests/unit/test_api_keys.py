@@ -105,7 +105,8 @@ def test_keys_in_settings_are_hashed_as_soon_as_they_are_read():
     ("text", "problem"),
     [
         pytest.param(SECRET, "NAME=KEY", id="no_name"),
-        pytest.param("a=short", "at least 16 characters", id="guessable"),
+        pytest.param("a=short", "at least 16 characters", id="too_short"),
+        pytest.param("a=abababababababababab", "at least 8 different characters per key, a has 2", id="guessable"),
         pytest.param("a=sha256:12", "64 lower-case hexadecimal", id="half_a_hash"),
     ],
 )
@@ -115,6 +116,7 @@ def test_a_mistake_in_settings_shows_no_key(text, problem):
     assert problem in str(raised.value)
     assert SECRET not in str(raised.value)
     assert "short" not in str(raised.value)
+    assert "abab" not in str(raised.value)
 
 
 def test_a_changed_file_is_read_again(tmp_path):

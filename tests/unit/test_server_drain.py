@@ -50,6 +50,11 @@ async def test_running_requests_finish_and_new_ones_are_sent_away(how):
         assert refused.headers["connection"] == "close"
         assert int(refused.headers["retry-after"]) > 0
 
+        # Load balancers ask for it as a probe, SDKs before they send something: both are to go elsewhere.
+        for path in ("/v1/models", "/v1/models/fake"):
+            models = await gateway.client.get(path)
+            assert (models.status_code, models.json()["error"]["code"]) == (503, "server_draining")
+
         metrics = (await gateway.client.get("/metrics")).text
         assert "proxima_draining 1.0" in metrics
         assert "proxima_drain_remaining_requests 2.0" in metrics

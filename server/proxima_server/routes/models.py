@@ -15,7 +15,9 @@ router = APIRouter(tags=["OpenAI"])
 
 @router.get("/v1/models")
 async def list_models(request: Request, gateway: TheGateway) -> dict[str, Any]:
-    """The served model and its adapters; of them those that the API key may use."""
+    """The served model and its adapters; of them those that the API key may use. A gateway that drains offers none: who
+    asks this before sending requests, as load balancers do, is to look elsewhere."""
+    gateway.require_ready()
     listed = await gateway.serving.models()
     allowed = key_of(request.state).models
     return listed if allowed is None else {**listed, "data": [card for card in listed["data"] if card["id"] in allowed]}
