@@ -36,12 +36,14 @@ def programs(cache: Path) -> Path:
 
 
 class Prometheus:
-    """One that scrapes a gateway every second."""
+    """One that scrapes a gateway every second, and evaluates a file of rules."""
 
-    def __init__(self, folder: Path, target: str, work: Path) -> None:
+    def __init__(self, folder: Path, target: str, work: Path, rules: Path | None = None) -> None:
         config = work / "prometheus.yml"
         job = f"{{job_name: gateway, static_configs: [{{targets: ['{target.removeprefix('http://')}']}}]}}"
-        config.write_text(f"global: {{scrape_interval: 1s}}\nscrape_configs: [{job}]\n")
+        config.write_text(
+            f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nscrape_configs: [{job}]\n{_rule_files(rules)}"
+        )
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._url = f"http://127.0.0.1:{free.getsockname()[1]}"
         self._process = subprocess.Popen(
@@ -76,3 +78,7 @@ class Prometheus:
         while time.monotonic() < deadline and self._process.poll() is None:
             yield
             time.sleep(0.3)
+
+
+def _rule_files(rules: Path | None) -> str:
+    return f"rule_files: ['{rules}']\n" if rules else ""

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxima_config import metrics_catalogue as ours
-from proxima_config.metrics_catalogue import Kind, Metric
+from proxima_config.metrics import door, gpu, process, requests, scheduler
+from proxima_config.metrics.metric import Kind, Metric
+from proxima_config.metrics_catalogue import METRICS
 
 _WHERE = 'namespace=~"$namespace",job=~"$job",instance=~"$instance"'
 _DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -61,34 +62,36 @@ def _latency(title: str, metric: Metric, about: str) -> Panel:
     )
 
 
-_KV_SHARE = f"100 * {_sum(ours.BLOCKS_USED, 'instance')} / {_sum(ours.BLOCKS_TOTAL, 'instance')}"
-_PEAK_SHARE = f"100 * {_sum(ours.BLOCKS_PEAK, 'instance')} / {_sum(ours.BLOCKS_TOTAL, 'instance')}"
-_EXCEEDED = f"100 * {_rate(ours.FORECASTS_EXCEEDED, 'instance')} / {_rate(ours.FORECASTS_CHECKED, 'instance')}"
-_PLANNING = _rate(ours.PLAN_TIME, "instance")
+_KV_SHARE = f"100 * {_sum(scheduler.BLOCKS_USED, 'instance')} / {_sum(scheduler.BLOCKS_TOTAL, 'instance')}"
+_PEAK_SHARE = f"100 * {_sum(scheduler.BLOCKS_PEAK, 'instance')} / {_sum(scheduler.BLOCKS_TOTAL, 'instance')}"
+_CHECKED = _rate(scheduler.FORECASTS_CHECKED, "instance")
+_EXCEEDED = f"100 * {_rate(scheduler.FORECASTS_EXCEEDED, 'instance')} / {_CHECKED}"
+_IN_FLIGHT = _sum(requests.HTTP_IN_FLIGHT, "instance")
+_PLANNING = _rate(scheduler.PLAN_TIME, "instance")
 
 _ROWS = (
     Row(
         "Overview",
         (
-            Panel("Replicas that serve", "none", (Query(f"sum({of(ours.ENGINE_UP)})", "serving"),)),
-            Panel("Requests that ended", "reqps", (Query(_rate(ours.REQUESTS, "outcome"), "{{outcome}}"),)),
+            Panel("Replicas that serve", "none", (Query(f"sum({of(process.ENGINE_UP)})", "serving"),)),
+            Panel("Requests that ended", "reqps", (Query(_rate(requests.REQUESTS, "outcome"), "{{outcome}}"),)),
             Panel(
                 "Tokens",
                 "none",
                 (
-                    Query(f"sum(rate({of(ours.OUTPUT_TOKENS)}[$__rate_interval]))", "output/s"),
-                    Query(f"sum(rate({of(ours.PROMPT_TOKENS)}[$__rate_interval]))", "prompt/s"),
-                    Query(f"sum(rate({of(ours.CACHED_TOKENS)}[$__rate_interval]))", "prompt from cache/s"),
+                    Query(f"sum(rate({of(requests.OUTPUT_TOKENS)}[$__rate_interval]))", "output/s"),
+                    Query(f"sum(rate({of(requests.PROMPT_TOKENS)}[$__rate_interval]))", "prompt/s"),
+                    Query(f"sum(rate({of(requests.CACHED_TOKENS)}[$__rate_interval]))", "prompt from cache/s"),
                 ),
             ),
-            Panel("HTTP answers", "reqps", (Query(_rate(ours.HTTP_REQUESTS, "status"), "{{status}}"),)),
-            Panel("Requests being answered", "none", (Query(_sum(ours.HTTP_IN_FLIGHT, "instance"), "{{instance}}"),)),
+            Panel("HTTP answers", "reqps", (Query(_rate(requests.HTTP_REQUESTS, "status"), "{{status}}"),)),
+            Panel("Requests being answered", "none", (Query(_IN_FLIGHT, "{{instance}}"),)),
             Panel(
                 "Refused at the door, and deadlines that passed",
                 "reqps",
                 (
-                    Query(_rate(ours.REJECTIONS, "reason"), "refused: {{reason}}"),
-                    Query(_rate(ours.DEADLINES_EXPIRED, "deadline"), "late: {{deadline}}"),
+                    Query(_rate(door.REJECTIONS, "reason"), "refused: {{reason}}"),
+                    Query(_rate(door.DEADLINES_EXPIRED, "deadline"), "late: {{deadline}}"),
                 ),
             ),
         ),
@@ -96,22 +99,22 @@ _ROWS = (
     Row(
         "Latency",
         (
-            _latency("Time to first token", ours.TTFT, ours.TTFT.help),
-            _latency("Between two tokens", ours.INTER_TOKEN, ours.INTER_TOKEN.help),
-            _latency("Whole answer", ours.REQUEST_TIME, ours.REQUEST_TIME.help),
-            _latency("Wait for the first step", ours.QUEUE_TIME, ours.QUEUE_TIME.help),
+            _latency("Time to first token", requests.TTFT, requests.TTFT.help),
+            _latency("Between two tokens", requests.INTER_TOKEN, requests.INTER_TOKEN.help),
+            _latency("Whole answer", requests.REQUEST_TIME, requests.REQUEST_TIME.help),
+            _latency("Wait for the first step", requests.QUEUE_TIME, requests.QUEUE_TIME.help),
             Panel(
                 "A request that comes now would start in",
                 "s",
-                (Query(f"max by (class) ({of(ours.ESTIMATED_START)})", "{{class}}"),),
-                ours.ESTIMATED_START.help,
+                (Query(f"max by (class) ({of(scheduler.ESTIMATED_START)})", "{{class}}"),),
+                scheduler.ESTIMATED_START.help,
             ),
             Panel(
                 "Oldest that waits",
                 "s",
                 (
-                    Query(f"max by (class) ({of(ours.SCHEDULER_OLDEST_WAIT)})", "engine: {{class}}"),
-                    Query(f"max by (class) ({of(ours.DOOR_OLDEST_WAIT)})", "door: {{class}}"),
+                    Query(f"max by (class) ({of(scheduler.SCHEDULER_OLDEST_WAIT)})", "engine: {{class}}"),
+                    Query(f"max by (class) ({of(door.DOOR_OLDEST_WAIT)})", "door: {{class}}"),
                 ),
             ),
         ),
@@ -123,23 +126,23 @@ _ROWS = (
                 "Requests that run and wait",
                 "none",
                 (
-                    Query(f"sum({of(ours.SCHEDULER_RUNNING)})", "running"),
-                    Query(_sum(ours.SCHEDULER_WAITING, "reason"), "waiting: {{reason}}"),
-                    Query(f"sum({of(ours.DOOR_WAITING)})", "at the door"),
+                    Query(f"sum({of(scheduler.SCHEDULER_RUNNING)})", "running"),
+                    Query(_sum(scheduler.SCHEDULER_WAITING, "reason"), "waiting: {{reason}}"),
+                    Query(f"sum({of(door.DOOR_WAITING)})", "at the door"),
                 ),
             ),
             Panel(
                 "KV blocks in use, and forecast peak",
                 "percent",
                 (Query(_KV_SHARE, "used {{instance}}"), Query(_PEAK_SHARE, "peak {{instance}}")),
-                ours.BLOCKS_PEAK.help,
+                scheduler.BLOCKS_PEAK.help,
             ),
             Panel(
                 "Tokens that wait",
                 "none",
                 (
-                    Query(f"sum({of(ours.SCHEDULER_WAITING_TOKENS)})", "engine"),
-                    Query(f"sum({of(ours.DOOR_WAITING_TOKENS)})", "door"),
+                    Query(f"sum({of(scheduler.SCHEDULER_WAITING_TOKENS)})", "engine"),
+                    Query(f"sum({of(door.DOOR_WAITING_TOKENS)})", "door"),
                 ),
             ),
         ),
@@ -150,28 +153,30 @@ _ROWS = (
             Panel(
                 "State of the policy",
                 "none",
-                (Query(f"max by (instance, state) ({of(ours.POLICY_STATE)})", "{{instance}} {{state}}"),),
-                ours.POLICY_STATE.help,
+                (Query(f"max by (instance, state) ({of(scheduler.POLICY_STATE)})", "{{instance}} {{state}}"),),
+                scheduler.POLICY_STATE.help,
             ),
             Panel(
                 "Backfills, yields, preemptions",
                 "ops",
                 (
-                    Query(_rate(ours.BACKFILLS, "instance"), "backfills {{instance}}"),
-                    Query(_rate(ours.YIELDS, "mode"), "yields: {{mode}}"),
-                    Query(_rate(ours.PREEMPTIONS, "instance"), "preemptions {{instance}}"),
+                    Query(_rate(scheduler.BACKFILLS, "instance"), "backfills {{instance}}"),
+                    Query(_rate(scheduler.YIELDS, "mode"), "yields: {{mode}}"),
+                    Query(_rate(scheduler.PREEMPTIONS, "instance"), "preemptions {{instance}}"),
                 ),
             ),
-            Panel("Forecasts exceeded", "percent", (Query(_EXCEEDED, "{{instance}}"),), ours.FORECASTS_EXCEEDED.help),
+            Panel(
+                "Forecasts exceeded", "percent", (Query(_EXCEEDED, "{{instance}}"),), scheduler.FORECASTS_EXCEEDED.help
+            ),
             Panel("Time spent planning, seconds a second", "none", (Query(_PLANNING, "{{instance}}"),)),
-            Panel("Steps", "ops", (Query(_rate(ours.SCHEDULER_STEPS, "instance"), "{{instance}}"),)),
+            Panel("Steps", "ops", (Query(_rate(scheduler.SCHEDULER_STEPS, "instance"), "{{instance}}"),)),
             Panel(
                 "Life cycle",
                 "none",
                 (
-                    Query(_sum(ours.DRAINING, "instance"), "draining {{instance}}"),
-                    Query(_sum(ours.ENGINE_STALLED, "instance"), "stalled for, s {{instance}}"),
-                    Query(f"sum by (instance) (increase({of(ours.ENGINE_RESTARTS)}[1h]))", "restarts {{instance}}"),
+                    Query(_sum(process.DRAINING, "instance"), "draining {{instance}}"),
+                    Query(_sum(process.ENGINE_STALLED, "instance"), "stalled for, s {{instance}}"),
+                    Query(f"sum by (instance) (increase({of(process.ENGINE_RESTARTS)}[1h]))", "restarts {{instance}}"),
                 ),
             ),
         ),
@@ -181,20 +186,20 @@ _ROWS = (
         tuple(
             Panel(title, unit, (Query(of(metric), "{{instance}} {{gpu}}"),), metric.help, device_only=True)
             for title, unit, metric in (
-                ("Utilisation", "percent", ours.GPU_UTIL),
-                ("Memory in use", "decmbytes", ours.GPU_FB_USED),
-                ("Power", "watt", ours.GPU_POWER),
-                ("Temperature", "celsius", ours.GPU_TEMP),
-                ("Clock", "none", ours.GPU_SM_CLOCK),
-                ("Last Xid error", "none", ours.GPU_XID),
+                ("Utilisation", "percent", gpu.GPU_UTIL),
+                ("Memory in use", "decmbytes", gpu.GPU_FB_USED),
+                ("Power", "watt", gpu.GPU_POWER),
+                ("Temperature", "celsius", gpu.GPU_TEMP),
+                ("Clock", "none", gpu.GPU_SM_CLOCK),
+                ("Last Xid error", "none", gpu.GPU_XID),
             )
         ),
     ),
     Row(
         "By API key",
         (
-            Panel("Requests", "reqps", (Query(_rate(ours.KEY_REQUESTS, "key, outcome"), "{{key}} {{outcome}}"),)),
-            Panel("Tokens a second", "none", (Query(_rate(ours.KEY_TOKENS, "key, kind"), "{{key}} {{kind}}"),)),
+            Panel("Requests", "reqps", (Query(_rate(requests.KEY_REQUESTS, "key, outcome"), "{{key}} {{outcome}}"),)),
+            Panel("Tokens a second", "none", (Query(_rate(requests.KEY_TOKENS, "key, kind"), "{{key}} {{kind}}"),)),
         ),
     ),
 )
@@ -213,7 +218,7 @@ def _others() -> Row:
     """What no other panel shows, so that none is missing."""
     shown = " ".join(query.expression for row in _ROWS for panel in row.panels for query in panel.queries)
     names = set(re.findall(r"\w+", shown))
-    return Row("Others", tuple(_plain(each) for each in ours.METRICS if names.isdisjoint(_series(each))))
+    return Row("Others", tuple(_plain(each) for each in METRICS if names.isdisjoint(_series(each))))
 
 
 def _series(metric: Metric) -> set[str]:
@@ -276,7 +281,7 @@ def _variables() -> list[dict[str, Any]]:
 
 
 def _variable(name: str) -> dict[str, Any]:
-    query = f"label_values({ours.BUILD_INFO.name}, {name})"
+    query = f"label_values({process.BUILD_INFO.name}, {name})"
     return {
         "name": name,
         "type": "query",

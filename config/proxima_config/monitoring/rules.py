@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from proxima_config import metrics_catalogue as ours
+from proxima_config.metrics import door, gpu, process, requests, scheduler
 
 RUNBOOK = "https://github.com/proxima-gateway/proxima-gateway/blob/main/docs/operations.md"
 ERROR_BUDGET = 0.01
@@ -46,7 +46,7 @@ def _failed(window: str) -> str:
     """Share of requests that failed, by service."""
 
     def ended(outcomes: str) -> str:
-        return f'sum by ({_SERVICE}) (rate({ours.REQUESTS.name}{{outcome=~"{outcomes}"}}[{window}]))'
+        return f'sum by ({_SERVICE}) (rate({requests.REQUESTS.name}{{outcome=~"{outcomes}"}}[{window}]))'
 
     return f"({ended('failed')} / {ended('ok|failed')})"
 
@@ -56,13 +56,14 @@ def _burn(long: str, short: str, factor: float) -> str:
     return f"{_failed(long)} > {limit} and {_failed(short)} > {limit}"
 
 
-_QUEUE = f"sum by ({_REPLICA}) ({ours.SCHEDULER_WAITING.name}) + sum by ({_REPLICA}) ({ours.DOOR_WAITING.name})"
-_KV_USED = f"100 * sum by ({_REPLICA}) ({ours.BLOCKS_USED.name}) / (sum by ({_REPLICA}) ({ours.BLOCKS_TOTAL.name}) > 0)"
+_QUEUE = f"sum by ({_REPLICA}) ({scheduler.SCHEDULER_WAITING.name}) + sum by ({_REPLICA}) ({door.DOOR_WAITING.name})"
+_BLOCKS = f"(sum by ({_REPLICA}) ({scheduler.BLOCKS_TOTAL.name}) > 0)"
+_KV_USED = f"100 * sum by ({_REPLICA}) ({scheduler.BLOCKS_USED.name}) / {_BLOCKS}"
 _POLICY_OFF = (
-    f'max by ({_REPLICA}) ({ours.POLICY_STATE.name}{{state=~"degraded|native"}}) == 1 '
-    f'and on ({_REPLICA}) {ours.SCHEDULER_INFO.name}{{kind="proxima"}}'
+    f'max by ({_REPLICA}) ({scheduler.POLICY_STATE.name}{{state=~"degraded|native"}}) == 1 '
+    f'and on ({_REPLICA}) {process.SCHEDULER_INFO.name}{{kind="proxima"}}'
 )
-_STALLS = f"histogram_quantile(0.99, sum by ({_SERVICE}, le) (rate({ours.INTER_TOKEN.name}_bucket[5m]))) > 5"
+_STALLS = f"histogram_quantile(0.99, sum by ({_SERVICE}, le) (rate({requests.INTER_TOKEN.name}_bucket[5m]))) > 5"
 
 RECORDINGS = (
     Recording("proxima:queue_requests", _QUEUE),
@@ -73,7 +74,7 @@ RECORDINGS = (
 ALERTS = (
     Alert(
         "ProximaNotServing",
-        f"{ours.ENGINE_UP.name} == 0 and {ours.DRAINING.name} == 0",
+        f"{process.ENGINE_UP.name} == 0 and {process.DRAINING.name} == 0",
         "30m",
         "critical",
         "A replica has not served for half an hour: it still loads, or its engine is lost.",
@@ -81,7 +82,7 @@ ALERTS = (
     ),
     Alert(
         "ProximaEngineHung",
-        f"{ours.ENGINE_STALLED.name} > 30",
+        f"{process.ENGINE_STALLED.name} > 30",
         "1m",
         "critical",
         "The engine has requests and makes no step.",
@@ -89,7 +90,7 @@ ALERTS = (
     ),
     Alert(
         "ProximaEngineRestarted",
-        f"increase({ours.ENGINE_RESTARTS.name}[1h]) > 0",
+        f"increase({process.ENGINE_RESTARTS.name}[1h]) > 0",
         "0m",
         "warning",
         "An engine died or hung and was started again.",
@@ -121,7 +122,7 @@ ALERTS = (
     ),
     Alert(
         "ProximaOverloaded",
-        f"max by ({_REPLICA}) ({ours.ESTIMATED_START.name}) > 10",
+        f"max by ({_REPLICA}) ({scheduler.ESTIMATED_START.name}) > 10",
         "5m",
         "warning",
         "A request that comes now would wait for more than ten seconds.",
@@ -130,7 +131,7 @@ ALERTS = (
     Alert(
         "ProximaKvPressure",
         f"({_KV_USED}) > 95 and on ({_REPLICA}) "
-        f'sum by ({_REPLICA}) ({ours.SCHEDULER_WAITING.name}{{reason=~"blocks|forecast|behind_head"}}) > 0',
+        f'sum by ({_REPLICA}) ({scheduler.SCHEDULER_WAITING.name}{{reason=~"blocks|forecast|behind_head"}}) > 0',
         "10m",
         "warning",
         "Requests wait for KV blocks, and nearly all are in use.",
@@ -154,7 +155,7 @@ ALERTS = (
     ),
     Alert(
         "ProximaDrainOverrun",
-        f"{ours.DRAINING.name} == 1 and {ours.REQUESTS_REMAINING.name} > 0 and {ours.DRAIN_SECONDS.name} < 5",
+        f"{process.DRAINING.name} == 1 and {process.REQUESTS_REMAINING.name} > 0 and {process.DRAIN_SECONDS.name} < 5",
         "0m",
         "warning",
         "A drain ends in seconds, and requests are left: they will get an error.",
@@ -162,8 +163,8 @@ ALERTS = (
     ),
     Alert(
         "ProximaGpuIdleWhileQueued",
-        f"max by ({_REPLICA}) ({ours.GPU_UTIL.name}) < 10 and on ({_REPLICA}) "
-        f"sum by ({_REPLICA}) ({ours.SCHEDULER_WAITING.name}) > 0",
+        f"max by ({_REPLICA}) ({gpu.GPU_UTIL.name}) < 10 and on ({_REPLICA}) "
+        f"sum by ({_REPLICA}) ({scheduler.SCHEDULER_WAITING.name}) > 0",
         "2m",
         "critical",
         "Requests wait in the engine while its GPUs do nothing.",
@@ -172,7 +173,7 @@ ALERTS = (
     ),
     Alert(
         "ProximaGpuUnderused",
-        f"avg by ({_SERVICE}) (avg_over_time({ours.GPU_UTIL.name}[1h])) < 50",
+        f"avg by ({_SERVICE}) (avg_over_time({gpu.GPU_UTIL.name}[1h])) < 50",
         "6h",
         "info",
         "GPUs have been less than half busy for hours: fewer would do.",
@@ -181,7 +182,7 @@ ALERTS = (
     ),
     Alert(
         "ProximaGpuError",
-        f"{ours.GPU_XID.name} > 0",
+        f"{gpu.GPU_XID.name} > 0",
         "0m",
         "warning",
         "The driver reported an Xid error; its value says which.",
