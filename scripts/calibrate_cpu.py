@@ -27,7 +27,7 @@ MIXED = (
     "--requests 48 --concurrency 48 --input-tokens 32 --output-tokens 64 --seed 3",
 )
 PRESSURE = "--preset pressure --requests 64 --warmup 4 --output-tokens 64 --cap-tokens 512 --seed 5"
-OVERLOAD = "--preset overload --seed 5"
+OVERLOAD = "--preset overload --requests 120 --seed 5"
 MULTIPLE = 1.2
 
 
