@@ -99,14 +99,14 @@ class ProximaScheduler(Scheduler):
             self.proxima_plan = plan or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
         begun_s = self.proxima_clock()
-        most_tokens = self.max_num_scheduled_tokens
-        self.max_num_scheduled_tokens = self._most_tokens()
+        most_tokens, step_tokens = self.max_num_scheduled_tokens, self._most_tokens()
+        self.max_num_scheduled_tokens = step_tokens
         try:
             output = self._dispatch(throttle_prefills)
-            self._view.deny(self._denied(self.waiting.release(), output))
         finally:
-            self.waiting.release()
+            left = self.waiting.release()
             self.max_num_scheduled_tokens = most_tokens
+        self._view.deny(self._denied(left, output, step_tokens))
         self._step_clock.scheduled(output, begun_s)
         if self._step_log is not None:
             self._step_log.scheduled(output, started_s)
@@ -201,9 +201,9 @@ class ProximaScheduler(Scheduler):
         # Not part of this step's frozen order, so it cannot resume in the step in which it yields.
         self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
 
-    def _denied(self, left: list[str], output: SchedulerOutput) -> str | None:
+    def _denied(self, left: list[str], output: SchedulerOutput, step_tokens: int) -> str | None:
         """The planned request whose allocation vLLM refused, as far as that can be told from outside."""
-        out_of_tokens = output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens
+        out_of_tokens = output.total_num_scheduled_tokens >= step_tokens
         out_of_slots = len(self.running) >= self.max_num_active_reqs
         other_cause = out_of_tokens or out_of_slots or self.kv_holding_waiting or output.preempted_req_ids
         if not left or other_cause or not self.running or not self.scheduler_config.enable_chunked_prefill:
