@@ -58,6 +58,8 @@ class StalePlanError(RuntimeError):
 class ProximaScheduler(Scheduler):
     """vLLM's scheduler with the plan put before it."""
 
+    max_num_scheduled_tokens: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         options = self._make_options()
@@ -99,7 +101,8 @@ class ProximaScheduler(Scheduler):
             self.proxima_plan = plan or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
         begun_s = self.proxima_clock()
-        most_tokens, step_tokens = self.max_num_scheduled_tokens, self._most_tokens()
+        most_tokens: int = self.max_num_scheduled_tokens
+        step_tokens = self._most_tokens(most_tokens)
         self.max_num_scheduled_tokens = step_tokens
         try:
             output = self._dispatch(throttle_prefills)
@@ -113,12 +116,12 @@ class ProximaScheduler(Scheduler):
         self._report.publish_if_due()
         return output
 
-    def _most_tokens(self) -> int:
-        """Of this step. A prompt must be divisible for a step to compute a part of it."""
+    def _most_tokens(self, allowed: int) -> int:
+        """Of this step, of those that vLLM allows. A prompt must be divisible for a step to compute a part of it."""
         budget, config = self.proxima_plan.token_budget, self.scheduler_config
         if budget is None or not config.enable_chunked_prefill or config.disable_chunked_mm_input:
-            return int(self.max_num_scheduled_tokens)
-        return min(int(self.max_num_scheduled_tokens), max(1, budget))
+            return allowed
+        return min(allowed, max(1, budget))
 
     def _dispatch(self, throttle_prefills: bool) -> SchedulerOutput:  # noqa: FBT001  passed on
         if not self.proxima_plan.idle:

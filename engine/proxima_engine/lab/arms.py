@@ -96,8 +96,12 @@ def _planned_by(make_policy: MakePolicy) -> Callable[[ArmContext], SchedulerFact
     def make(context: ArmContext) -> SchedulerFactory:
         class PolicyArm(_ProximaArm):
             def _make_options(self) -> SchedulerOptions:
-                targets = {"ttft_s": context.ttft_s, "stall_s": context.stall_s, "max_wait_s": context.max_wait_s}
-                return replace(super()._make_options(), **targets)
+                return replace(
+                    super()._make_options(),
+                    ttft_s=context.ttft_s,
+                    stall_s=context.stall_s,
+                    max_wait_s=context.max_wait_s,
+                )
 
             def _make_policy(self, options: SchedulerOptions) -> Policy:
                 return make_policy(context, options)
