@@ -117,11 +117,13 @@ class ProximaScheduler(Scheduler):
         return output
 
     def _most_tokens(self, allowed: int) -> int:
-        """Of this step, of those that vLLM allows. A prompt must be divisible for a step to compute a part of it."""
+        """Of this step, of those that vLLM allows. A prompt must be divisible for a step to compute a part of it, and no
+        answer is left out."""
         budget, config = self.proxima_plan.token_budget, self.scheduler_config
         if budget is None or not config.enable_chunked_prefill or config.disable_chunked_mm_input:
             return allowed
-        return min(allowed, max(1, budget))
+        answers = len(self.running) * (1 + int(self.num_spec_tokens))
+        return min(allowed, max(budget, answers + 1))
 
     def _dispatch(self, throttle_prefills: bool) -> SchedulerOutput:  # noqa: FBT001  passed on
         if not self.proxima_plan.idle:
