@@ -117,8 +117,8 @@ class ProximaScheduler(Scheduler):
         return output
 
     def _most_tokens(self, allowed: int) -> int:
-        """Of this step, of those that vLLM allows. A prompt must be divisible for a step to compute a part of it, and no
-        answer is left out."""
+        """Of this step, of those that vLLM allows. A prompt must be divisible for a step to compute a part of it, and
+        no answer is left out."""
         budget, config = self.proxima_plan.token_budget, self.scheduler_config
         if budget is None or not config.enable_chunked_prefill or config.disable_chunked_mm_input:
             return allowed
