@@ -1,8 +1,8 @@
-"""What the chart uses of foreign kinds, written down from their published definitions.
+"""What the chart uses of foreign kinds, by their published descriptions.
 
-Kubernetes' own schemas do not know them. Unknown fields are refused, so that a misspelt one is found. Read from the
-definitions of gateway.networking.k8s.io/v1, inference.networking.k8s.io/v1, leaderworkerset.x-k8s.io/v1,
-keda.sh/v1alpha1 and monitoring.coreos.com/v1.
+Kubernetes' own schemas do not know them. Unknown fields are refused, so that a misspelt one is found. Those of
+inference.networking.k8s.io/v1 follow its reference; those of gateway.networking.k8s.io/v1, leaderworkerset.x-k8s.io/v1,
+keda.sh/v1alpha1 and monitoring.coreos.com/v1 follow examples and hold only what the chart uses of them.
 """
 
 from __future__ import annotations
