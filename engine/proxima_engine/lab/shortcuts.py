@@ -3,7 +3,7 @@
 Nearly all that they do in the lab is for the next token of an answer that goes on, within the last block of its
 request. vLLM goes through all that this could be (speculation, images, grammars, new blocks, an end) to find that it is
 none of them; and it lists for the worker what no worker reads here. These look first, and leave everything else to
-vLLM. That takes more than half of the time off a run and must not change a figure: a test runs both ways.
+vLLM. That makes runs shorter and must not change a figure: a test runs both ways.
 """
 
 from __future__ import annotations
