@@ -83,8 +83,7 @@ class PodProcess:
                 ["unshare", "--mount", "sh", "-c", _RUN, "pod", *map(str, arguments)],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={"PATH": f"{BIN}:/usr/bin:/usr/sbin:/bin:/sbin"}
-                | {each["name"]: each["value"] for each in container["env"]},
+                env={"PATH": f"{BIN}:/usr/bin:/usr/sbin:/bin:/sbin"} | environment,
             )
 
     def __enter__(self) -> PodProcess:
