@@ -288,6 +288,9 @@ async def test_the_total_deadline_ends_an_answer(kind, stream):
         await asyncio.wait_for(gateway.serving.ended.wait(), 5)
         assert "timeout" not in gateway.serving.bodies[-1], "vLLM knows no such field"
         assert await metric(gateway, "proxima_deadlines_expired_total", deadline="total") == 1
+        # Deadlines that clients choose are no measure of the service: alerts count what failed.
+        outcome = "failed" if kind == "settings" else "aborted"
+        assert await metric(gateway, "proxima_requests_total", outcome=outcome, **{"class": "default"}) == 1
     if stream:
         first, last = response.text.strip().split("\n\n")
         assert '"text": "!"' in first

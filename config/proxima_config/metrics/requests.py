@@ -36,7 +36,7 @@ REQUESTS = Metric(
     Kind.COUNTER,
     ("class", "outcome"),
     "Requests to the model that have ended: ok, refused (4xx), rejected (429 or 503), failed (an error of ours, also "
-    "in the middle of a stream), aborted (the client left).",
+    "in the middle of a stream), aborted (the client left, or its own deadline passed).",
     "requests",
     on_demand=True,
 )

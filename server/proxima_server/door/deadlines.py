@@ -41,6 +41,8 @@ class Deadlines:
     queue_s: float | None
     first_token_s: float | None
     total_s: float | None
+    total_asked: bool = False
+    """The request itself asked for that total."""
 
     def timed(self) -> list[tuple[Deadline, float]]:
         """Those there are."""
@@ -59,12 +61,14 @@ def deadlines_of(settings: DeadlineSettings, key: ApiKey, asked_s: float | None)
         return (general if own is None else own) or None
 
     total_s = chosen(key.request_timeout_s, settings.request_timeout_s)
-    if asked_s is not None:
-        total_s = min(asked_s, total_s or asked_s)
+    asked = asked_s is not None and (total_s is None or asked_s < total_s)
+    if asked:
+        total_s = asked_s
     return Deadlines(
         chosen(key.queue_timeout_s, settings.queue_timeout_s),
         chosen(key.first_token_timeout_s, settings.first_token_timeout_s),
         total_s,
+        total_asked=asked,
     )
 
 

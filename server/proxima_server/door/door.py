@@ -148,9 +148,12 @@ class Door:
         return Entry(request_class, size.sequences, prompt_tokens, waiter)
 
     def _watch(self, visit: Visit, has_token: Callable[[], bool]) -> Watch:
+        record = current()
+
         def expired(which: Deadline) -> None:
             self.expired[which] += 1
             visit.expired = which
+            record.given_up = which is Deadline.TOTAL and visit.deadlines.total_asked
             if visit.stream is not None:
                 asyncio.ensure_future(visit.stream.give_up())  # noqa: RUF006 - the stream holds it
 

@@ -37,7 +37,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
     """An error of ours, or a stream that ended with an error event."""
     ABORTED = "aborted"
-    """The client left before the end."""
+    """The client left before the end, or its own deadline had passed."""
 
 
 class RequestRecord:
@@ -66,6 +66,8 @@ class RequestRecord:
         self.answered = False
         """The server has the whole response."""
         self.failed = False
+        self.given_up = False
+        """It was not done by the deadline that it had set itself: whoever may set any is no measure of ours."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.read_s = self.arrived_s
@@ -84,6 +86,8 @@ class RequestRecord:
 
     @property
     def outcome(self) -> Outcome:
+        if self.given_up:
+            return Outcome.ABORTED
         if self.failed:
             return Outcome.FAILED
         if self.status == _CLIENT_CLOSED or not self.answered:
