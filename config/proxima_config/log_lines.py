@@ -18,9 +18,19 @@ Format = Literal["text", "json"]
 NO_REQUEST = "-"
 """`request_id` of a record that is about none."""
 
+_MOST_CHARS = 8_000
 _TEXT = "%(levelname)s %(asctime)s [%(name)s] %(message)s"
 _DATE = "%m-%d %H:%M:%S"
 _PLAIN = re.compile(r"[\w.:/@%+-]+")
+
+
+class BoundedRecord(logging.LogRecord):
+    """A record whose message is bounded: those of other people's loggers may hold what a client has sent."""
+
+    def getMessage(self) -> str:  # noqa: N802 - the name is logging's
+        message = super().getMessage()
+        more = len(message) - _MOST_CHARS
+        return message if more <= 0 else f"{message[:_MOST_CHARS]}... and {more} characters more"
 
 
 class TextLine(logging.Formatter):

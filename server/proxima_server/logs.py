@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging.config
 
-from proxima_config.log_lines import logging_config
+from proxima_config.log_lines import BoundedRecord, logging_config
 from proxima_config.settings import LoggingSettings
 from proxima_server.observability.access_log import LOGGER as ACCESS_LOGGER
 from proxima_server.request_id import AddRequestId
@@ -28,4 +28,5 @@ def configure(settings: LoggingSettings) -> None:
     config["filters"] = {"request": {"()": AddRequestId}}
     config["handlers"]["stderr"]["filters"] = ["request"]
     logging.config.dictConfig(config)
+    logging.setLogRecordFactory(BoundedRecord)
     logging.captureWarnings(as_json)

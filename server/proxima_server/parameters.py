@@ -63,6 +63,7 @@ _TOOLS = "Use `tools` and `tool_choice`"
 
 _REFUSED: Mapping[str, tuple[Callable[[Any, Body], bool], str]] = {
     "best_of": (_more_than_one, "Ask for several answers with `n` and choose among them"),
+    "logits_processors": (_set, "Who serves the model chooses them, with `--logits-processors`"),
     "functions": (_set, _TOOLS),
     "function_call": (_set, _TOOLS),
     "modalities": (_more_than_text, "Answers are text"),

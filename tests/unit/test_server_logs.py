@@ -22,6 +22,7 @@ current_request_id.set("mine-1")
 logging.getLogger("proxima_server.door").info("two\\nlines")
 logging.getLogger("proxima_engine.runtime").debug("details")
 logging.getLogger("somebody.else").warning("careful")
+logging.getLogger("vllm.serving").error("no model %s", "x" * 100_000)
 warnings.warn("old", DeprecationWarning)
 try:
     raise ValueError("bad")
@@ -42,6 +43,7 @@ def test_json_is_one_object_per_line_whatever_is_logged_and_by_whom():
     assert set(lines) == {
         "proxima_server.door",
         "somebody.else",
+        "vllm.serving",
         "py.warnings",
         "proxima_server.gateway",
         "proxima_server.access",
@@ -50,12 +52,14 @@ def test_json_is_one_object_per_line_whatever_is_logged_and_by_whom():
     assert lines["proxima_server.door"]["request_id"] == "mine-1"
     assert lines["proxima_server.gateway"]["error"].endswith("ValueError: bad")
     assert "old" in lines["py.warnings"]["message"]
+    assert lines["vllm.serving"]["message"].endswith("x... and 92009 characters more")
     assert lines["proxima_server.access"]["path"] == "/v1/models"
 
 
 def test_text_has_one_line_per_request_too():
     text = written()
     assert text.count("[proxima_server.access]") == 1
+    assert max(map(len, text.splitlines())) < 8_200
     assert "method=GET path=/v1/models status=499 outcome=aborted" in text
     assert "request_id=mine-1" in text
     assert "Traceback" in text
