@@ -57,7 +57,8 @@ def _new(options: argparse.Namespace) -> str:
 
 
 def _check(options: argparse.Namespace) -> str:
-    return f"{options.file}: valid ({len(read_keys_file(options.file))} keys)\n"
+    keys = len(read_keys_file(options.file))
+    return f"{options.file}: valid ({keys} keys{'' if keys else ': nobody gets in'})\n"
 
 
 COMMAND = Command(
