@@ -125,10 +125,14 @@ def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[
     args = parse_engine_args(engine_argv(settings, model, on_cpu=on_cpu))
 
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.reasoning import ReasoningParserManager
     from vllm.usage.usage_lib import UsageContext
 
     from proxima_engine.watched_llm import WatchedLLM
 
+    if args.reasoning_parser_plugin:
+        # The configuration wants to know the parser that it names.
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     engine_args = AsyncEngineArgs.from_cli_args(args)
     vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     if on_cpu:

@@ -22,7 +22,6 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRespo
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMValidationError
-from vllm.reasoning import ReasoningParserManager
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tool_parsers import ToolParserManager
 from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
@@ -180,8 +179,6 @@ async def load(runtime: EngineRuntime) -> VLLMServing:
     args = runtime.args
     if args.tool_parser_plugin:
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
-    if args.reasoning_parser_plugin:
-        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     state = State()
     client = ObservedClient(runtime.client)
     await init_app_state(client, state, args, await client.get_supported_tasks())

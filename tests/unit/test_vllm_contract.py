@@ -292,7 +292,7 @@ SYMBOLS = [
         f"{SERVER}/vllm_serving.py",
         "sampling_params",
     ),
-    Relied("vllm.reasoning.ReasoningParserManager.import_reasoning_parser", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.reasoning.ReasoningParserManager.import_reasoning_parser", f"{ENGINE}/launch.py"),
     Relied("vllm.tool_parsers.ToolParserManager.import_tool_parser", f"{SERVER}/vllm_serving.py"),
     Relied("vllm.v1.engine.exceptions.EngineDeadError", f"{SERVER}/vllm_errors.py"),
 ]
