@@ -44,7 +44,7 @@ async def test_an_answer_that_takes_too_long_is_aborted_and_frees_its_blocks(cli
     if stream:
         events = response.text.strip().split("\n\n")
         tokens = [event for event in events if '"text"' in event]
-        assert len(tokens) > 5
+        assert tokens, "what was made in time has been sent"
         assert sum('"error"' in event for event in events) == 1
         assert "[DONE]" not in response.text
         error = json.loads(events[-1].removeprefix("data: "))["error"]
