@@ -34,7 +34,8 @@ def _filled(environment: dict[str, str]) -> dict[str, Any]:
 
 
 def test_compose_takes_the_file():
-    compose_spec.PyCompose.from_yaml(yaml.safe_dump(_filled({}))).to_spec()
+    understood = compose_spec.PyCompose.from_yaml(yaml.safe_dump(_filled({}))).to_spec()
+    assert understood.services.keys() == _filled({})["services"].keys()
 
 
 def test_the_parser_refuses_what_compose_would_refuse():

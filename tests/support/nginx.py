@@ -9,8 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import debian
 import httpx
-import pytest
 from ports import free_ports
 
 START_TIMEOUT_S = 30
@@ -20,13 +20,7 @@ def program(cache: Path) -> Path:
     """nginx; skips the test where it is not to be had."""
     if found := shutil.which("nginx"):
         return Path(found)
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        pytest.skip("nginx is not installed, and this is no Debian to get it from")
-    fetched = subprocess.run(["apt-get", "download", "nginx"], cwd=cache, capture_output=True, text=True, check=False)
-    if fetched.returncode:
-        pytest.skip(f"nginx is not installed and cannot be had: {fetched.stderr.strip()[-200:]}")
-    (package,) = cache.glob("nginx_*.deb")
-    subprocess.run(["dpkg", "--extract", package, cache], check=True)
+    debian.unpack("nginx", cache)
     return cache / "usr" / "sbin" / "nginx"
 
 

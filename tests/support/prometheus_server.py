@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import debian
 import httpx
-import pytest
+from ports import free_ports
 
 START_TIMEOUT_S = 60
 
@@ -23,15 +23,7 @@ def programs(cache: Path) -> Path:
         return Path(found).parent
     folder = cache / "usr" / "bin"
     if not folder.exists():
-        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-            pytest.skip("Prometheus is not installed, and this is no Debian to get it from")
-        fetched = subprocess.run(
-            ["apt-get", "download", "prometheus"], cwd=cache, capture_output=True, text=True, check=False
-        )
-        if fetched.returncode:
-            pytest.skip(f"Prometheus is not installed and cannot be had: {fetched.stderr.strip()[-200:]}")
-        (package,) = cache.glob("prometheus_*.deb")
-        subprocess.run(["dpkg", "--extract", package, cache], check=True)
+        debian.unpack("prometheus", cache)
     return folder
 
 
@@ -44,8 +36,8 @@ class Prometheus:
         config.write_text(
             f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nscrape_configs: [{job}]\n{_rule_files(rules)}"
         )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        (port,) = free_ports(1)
+        self._url = f"http://127.0.0.1:{port}"
         self._process = subprocess.Popen(
             [
                 folder / "prometheus",

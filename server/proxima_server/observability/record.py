@@ -86,8 +86,10 @@ class RequestRecord:
 
     @property
     def outcome(self) -> Outcome:
-        if self.given_up:
-            return Outcome.ABORTED
+        outcome = self._outcome()
+        return Outcome.ABORTED if self.given_up and outcome is Outcome.FAILED else outcome
+
+    def _outcome(self) -> Outcome:
         if self.failed:
             return Outcome.FAILED
         if self.status == _CLIENT_CLOSED or not self.answered:
