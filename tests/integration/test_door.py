@@ -42,6 +42,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "small": {},
     "vip": {"class": "priority"},
     "patient": {"first_token_timeout_s": 0, "request_timeout_s": 0},
+    "neighbour": {"first_token_timeout_s": 0, "request_timeout_s": 0},
     "counted": {"tokens_per_min": 1000, "requests_per_min": 100},
 }
 
@@ -107,6 +108,7 @@ async def test_whoever_waits_too_long_for_its_first_token_is_told_and_the_engine
 
 
 async def test_a_flood_of_one_key_does_not_hold_up_the_other(client):
+    """Keys without deadlines: what the door forecasts from the long answers before is not the matter here."""
     order: list[str] = []
 
     async def ask(name: str) -> None:
@@ -119,9 +121,9 @@ async def test_a_flood_of_one_key_does_not_hold_up_the_other(client):
             group.create_task(ask("patient"))
         await asyncio.sleep(0.5)
         for _ in range(6):
-            group.create_task(ask("small"))
-    last = max(number for number, name in enumerate(order) if name == "small")
-    already = 16  # in the engine or answered when the small key came
+            group.create_task(ask("neighbour"))
+    last = max(number for number, name in enumerate(order) if name == "neighbour")
+    already = 16  # in the engine or answered when the neighbour came
     assert last < already + 2 * 6 + 8, order
 
 
