@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
+import os
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -84,8 +83,9 @@ def test_docker_is_sent_what_the_build_copies_and_no_more():
 
 
 @pytest.mark.slow
-def test_what_is_copied_is_enough_to_install_everything_of_ours(tmp_path: Path):
-    source = tmp_path / "src"
+def test_the_build_stage_installs_from_what_is_copied_alone(tmp_path: Path):
+    """Its commands, run with its files, in another place than the image's."""
+    source, environment = tmp_path / "src", tmp_path / "proxima"
     for name in copied():
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -93,15 +93,25 @@ def test_what_is_copied_is_enough_to_install_everything_of_ours(tmp_path: Path):
             shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, target)
-    uv = Path(sys.executable).with_name("uv")
-    subprocess.run([uv, "build", "--wheel", "--out-dir", tmp_path, source], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    packages = [path.parent.name for path in ROOT.glob("*/proxima_*/__init__.py")]
-    assert len(packages) == 5
-    for package in packages:
-        assert f"{package}/__init__.py" in names
-    assert fnmatch.filter(names, "proxima_config/presets/*.yaml")
+    (torch_index,) = (each.partition("=")[2] for each in instructions("ARG", "build"))
+    (install,) = instructions("RUN", "build-cpu")
+    command = install.replace("python ", f"{sys.executable} ", 1).replace("/opt/proxima", str(environment))
+    installed = subprocess.run(
+        command,
+        shell=True,
+        cwd=source,
+        env={"TORCH_INDEX": torch_index, **os.environ},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert installed.returncode == 0, installed.stdout + installed.stderr
+    shutil.rmtree(source)  # The last stage has only the environment.
+    program = environment / "bin" / "proxima"
+    for arguments in (["--version"], ["config", "show"], ["bench", "serve", "--help"], ["lab", "run", "--help"]):
+        ended = subprocess.run([program, *arguments], check=False, capture_output=True, text=True, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+    shutil.rmtree(environment)  # Gigabytes, of which pytest would keep three.
 
 
 def test_the_environment_does_not_point_back_at_the_sources():

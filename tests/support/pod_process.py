@@ -58,13 +58,13 @@ def _need_mounts() -> None:
 
 
 class PodProcess:
-    """The container `proxima`, with files of the rendered ConfigMap and an empty cache."""
+    """The container `proxima`, with files of the rendered ConfigMap. What lies in `work/cache` is in its cache."""
 
     def __init__(self, rendered: Rendered, work: Path) -> None:
         _need_mounts()
         folders = {name: work / name for name in ("scratch", "config", "cache")}
         for folder in folders.values():
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
         for name, text in rendered.one("ConfigMap", "llm-proxima")["data"].items():
             (folders["config"] / name).write_text(text)
         folders["config"].chmod(0o755)
