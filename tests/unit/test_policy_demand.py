@@ -166,7 +166,7 @@ happenings = st.lists(
 
 def some_demand(size: int) -> Demand:
     count = len(HORIZONS)
-    return Demand(np.linspace(size, 0, count), np.linspace(0, size / 3, count), np.full(count, 2.0 * size))
+    return Demand(np.stack((np.linspace(size, 0, count), np.linspace(0, size / 3, count), np.full(count, 2.0 * size))))
 
 
 @settings(deadline=None)
@@ -237,7 +237,7 @@ def started_at(demand: Demand, index: int) -> Demand:
     """The demand of one who starts at a horizon instead of now."""
     begun = HORIZONS - HORIZONS[index]
     parts = (demand.mean, demand.variance, demand.most)
-    return Demand(*(np.where(begun < 0, 0.0, np.interp(begun, HORIZONS, part)) for part in parts))
+    return Demand(np.stack([np.where(begun < 0, 0.0, np.interp(begun, HORIZONS, part)) for part in parts]))
 
 
 def first_fitting(running: Demand, newcomer: Demand, z: float, blocks: float) -> int:

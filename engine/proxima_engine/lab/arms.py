@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from proxima_config.errors import UsageError
-from proxima_config.nearest import nearest
 from proxima_engine.gang import GangPolicy
+from proxima_engine.lab.arm_names import ARM_NAMES, check
 from proxima_engine.lab.bare_scheduler import SchedulerFactory
 from proxima_engine.lab.baselines import deadline_watermark
 from proxima_engine.lab.baselines.deadline_watermark import DeadlineWatermarkPolicy
@@ -180,12 +179,11 @@ _ALL = (
         _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s)),
     ),
 )
-ARMS: Mapping[str, ArmSpec] = {arm.name: arm for arm in _ALL}
+_BY_NAME = {arm.name: arm for arm in _ALL}
+ARMS: Mapping[str, ArmSpec] = {name: _BY_NAME[name] for name in ARM_NAMES}
 
 
 def arm(name: str) -> ArmSpec:
-    """Raises UsageError with the nearest name."""
-    if name not in ARMS:
-        near = nearest(name, ARMS)
-        raise UsageError(f"no arm is called {name!r}; {f'did you mean {near}?' if near else ', '.join(ARMS)}")
+    """Raises UsageError for a name that no arm has."""
+    check("arm", name)
     return ARMS[name]

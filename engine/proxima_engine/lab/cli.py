@@ -16,6 +16,7 @@ from typing import Any
 from proxima_config.command import Command
 from proxima_config.errors import UsageError
 from proxima_config.settings import SchedulerSettings
+from proxima_engine.lab import arm_names
 
 _EXAMPLES = """\
   proxima lab compare --rate-scale 1.5 --blocks 1500 --profile h100-llama2-7b --arms native,proxima,deadline-watermark
@@ -133,17 +134,22 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    options.arms = options.arm
-    return _compare(options)
+    arm_names.check("--arm", options.arm)
+    return _compare_named((options.arm,), options)
 
 
 def _compare(options: argparse.Namespace) -> int:
+    return _compare_named(arm_names.parse("--arms", options.arms), options)
+
+
+def _compare_named(names: tuple[str, ...], options: argparse.Namespace) -> int:
     # Before vLLM is imported, which takes a quarter of a minute on a small machine.
     setting = setting_of(options)
-    arms = _arms(options.arms)
 
     from proxima_engine.lab import experiment, report
+    from proxima_engine.lab.arms import ARMS
 
+    arms = [ARMS[name] for name in names]
     _print(options, experiment.compare(arms, setting, options.jobs, _progress()), report.show)
     return 0
 
@@ -151,15 +157,17 @@ def _compare(options: argparse.Namespace) -> int:
 def _sweep(options: argparse.Namespace) -> int:
     from proxima_engine.lab import plot
 
+    names = arm_names.parse("--arms", options.arms)
     setting, loads = setting_of(options), _numbers("--loads", options.loads)
     if options.bisect < 0:
         raise UsageError(f"--bisect must be at least 0, not {options.bisect}")
     if options.plot is not None:
         plot.check(options.plot)
-    arms = _arms(options.arms)
 
     from proxima_engine.lab import experiment, report
+    from proxima_engine.lab.arms import ARMS
 
+    arms = [ARMS[name] for name in names]
     found = experiment.sweep(arms, setting, loads, options.jobs, _progress(), options.bisect)
     if options.plot is not None:
         plot.draw(found, options.plot)
@@ -168,8 +176,10 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
+    arm_names.check("--arm", options.arm)
+
     from proxima_engine.lab import calibrate, calibration_report, check
-    from proxima_engine.lab.arms import arm
+    from proxima_engine.lab.arms import ARMS
     from proxima_engine.lab.profiles import Profile
 
     found = calibrate.calibrate(calibrate.read(options.steps))
@@ -178,23 +188,12 @@ def _calibrate(options: argparse.Namespace) -> int:
     for text in options.check:
         measured = check.read(text)
         setting = _setting_for(options, measured.workload, Profile(options.name, found.cost, limits))
-        predictions[measured.name] = check.predict(measured, arm(options.arm), setting)
+        predictions[measured.name] = check.predict(measured, ARMS[options.arm], setting)
     values = calibration_report.as_json(found, options.name, limits, predictions)
     if options.output is not None:
         calibration_report.write_profile(values["profile"], options.output)
     _print(options, values, calibration_report.show)
     return 0
-
-
-def _arms(text: str) -> list[Any]:
-    from proxima_engine.lab.arms import ARMS, arm
-
-    if text == "all":
-        return list(ARMS.values())
-    names = [name.strip() for name in text.split(",")]
-    if len(set(names)) < len(names):
-        raise UsageError(f"--arms: {text} names one twice")
-    return [arm(name) for name in names]
 
 
 def setting_of(options: argparse.Namespace) -> Any:

@@ -47,10 +47,10 @@ class CountingRequest(Request):
         new = [token_ids] if isinstance(token_ids, int) else token_ids
         self._output_token_ids += new
         self._all_token_ids += new
-        self.num_output_tokens += len(new)
-        self.num_tokens += len(new)
-        self.num_tokens_with_spec = self.num_tokens
-        if self.num_tokens // self._block_size > len(self.block_hashes):
+        count = len(new)
+        self.num_output_tokens += count
+        tokens = self.num_tokens = self.num_tokens_with_spec = self.num_tokens + count
+        if tokens // self._block_size > len(self.block_hashes):
             self.update_block_hashes()
 
 
@@ -127,12 +127,16 @@ class _LabScheduler(Scheduler):
     def _go_on(self, steps: list[tuple[Request, int, list[int]]]) -> list[EngineCoreOutput]:
         outputs = []
         overlap, manager = self.scheduler_config.async_scheduling, self.kv_cache_manager
+        (group,) = manager.coordinator.single_type_managers
+        cached, size = group.num_cached_block, group.block_size
         for request, count, tokens in steps:
             request.num_in_flight_tokens -= count
             request.append_output_token_ids(tokens)
             if overlap:
-                request.num_output_placeholders -= 1
-                manager.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+                ahead = request.num_output_placeholders = request.num_output_placeholders - 1
+                computed = request.num_computed_tokens - ahead
+                if computed // size > cached.get(request.request_id, 0):
+                    manager.cache_blocks(request, computed)
             outputs.append(EngineCoreOutput(request.request_id, tokens))
         return outputs
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
@@ -241,7 +243,7 @@ class ProximaPolicy:
         together = draft.demand + demand
         if draft.reserved is not None:
             together += draft.reserved
-        return bool((together.upper(self.calibration.z) <= self._books.room_blocks(view)).all())
+        return not np.count_nonzero(together.upper(self.calibration.z) > self._books.room_blocks(view))
 
     def _reserve(self, head: WaitingRequest, draft: _Draft, view: StepView) -> None:
         demand = self._books.demand(head, head.blocks_at_most, view)

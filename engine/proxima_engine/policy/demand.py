@@ -13,6 +13,7 @@ state gives the same plan.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ _NEAR = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512
 _FAR = (1280, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072)
 HORIZONS: Floats = np.array(_NEAR + _FAR, dtype=np.float64)
 """Steps from now at which demand is looked at, shape (horizons,)."""
+_HORIZONS: list[float] = HORIZONS.tolist()
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
@@ -51,45 +53,65 @@ class Holding:
     curve: Curve
 
 
-@dataclass(frozen=True, slots=True)
+# Compared by identity: each is made once and then kept.
+@dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """Blocks by horizon; shape (horizons,) each."""
+    """Blocks by horizon."""
 
-    mean: Floats
-    variance: Floats
-    most: Floats
-    """If nobody ends before its cap."""
+    parts: Floats
+    """Mean, variance and most, shape (3, horizons): one array, because plans add up hundreds of them."""
+
+    @property
+    def mean(self) -> Floats:
+        return self.parts[0]
+
+    @property
+    def variance(self) -> Floats:
+        return self.parts[1]
+
+    @property
+    def most(self) -> Floats:
+        """If nobody ends before its cap."""
+        return self.parts[2]
 
     def __add__(self, other: Demand) -> Demand:
-        return Demand(self.mean + other.mean, self.variance + other.variance, self.most + other.most)
+        return Demand(self.parts + other.parts)
 
     def __sub__(self, other: Demand) -> Demand:
+        parts = self.parts - other.parts
         # Rounding must not leave a variance below 0.
-        variance = np.maximum(0.0, self.variance - other.variance)
-        return Demand(self.mean - other.mean, variance, self.most - other.most)
+        np.maximum(0.0, parts[1], out=parts[1])
+        return Demand(parts)
 
     def upper(self, z: float) -> Floats:
         """Blocks that are not exceeded, at a confidence of ``z`` standard deviations; shape (horizons,)."""
-        upper: Floats = np.minimum(self.mean + z * np.sqrt(self.variance), self.most)
-        return upper
+        return _upper(self.parts, z)
 
 
-NO_DEMAND = Demand(*np.zeros((3, len(HORIZONS))))
+def _upper(parts: Floats, z: float) -> Floats:
+    """Of parts of shape (3, ..., horizons)."""
+    mean, variance, most = parts
+    upper: Floats = np.minimum(mean + z * np.sqrt(variance), most)
+    return upper
+
+
+NO_DEMAND = Demand(np.zeros((3, len(HORIZONS))))
 
 
 def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, block_size: float) -> Demand:
     """What `demand_of` says of one that has generated nothing yet, at a tenth of its cost: plans ask it for each
     candidate, and the curve is the same for many."""
-    may_run = cap_tokens > HORIZONS
-    most = may_run * _held(blocks, tokens, HORIZONS, block_size)
-    alive = _survival_at_horizons(curve) * may_run
-    mean = alive * most
-    last = int(np.searchsorted(HORIZONS, cap_tokens)) - 1
-    if last >= 0:
-        most[last] = _held(blocks, tokens, cap_tokens, block_size)
-        to_the_end = float(np.interp(cap_tokens, EDGES, curve.survival))
-        mean[last] = max(mean[last], to_the_end * most[last])
-    return Demand(mean, mean * (most - mean), most)
+    parts = np.zeros((3, len(HORIZONS)))
+    reached = bisect_left(_HORIZONS, cap_tokens)
+    if not reached:
+        return Demand(parts)
+    mean, variance, most = parts[:, :reached]
+    most[:] = _held(blocks, tokens, HORIZONS[:reached], block_size)
+    np.multiply(_survival_at_horizons(curve)[:reached], most, out=mean)
+    most[-1] = _held(blocks, tokens, cap_tokens, block_size)
+    mean[-1] = max(mean[-1], float(np.interp(cap_tokens, EDGES, curve.survival)) * most[-1])
+    np.multiply(mean, most - mean, out=variance)
+    return Demand(parts)
 
 
 @lru_cache(maxsize=1024)
@@ -110,8 +132,8 @@ def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     """
     if not holdings:
         return []
-    columns = ("blocks", "tokens", "output_tokens", "cap_tokens")
-    values = np.array([[getattr(each, name) for name in columns] for each in holdings], dtype=np.float64)
+    rows = [(each.blocks, each.tokens, each.output_tokens, each.cap_tokens) for each in holdings]
+    values = np.array(rows, dtype=np.float64)
     blocks, tokens, generated, cap = values.T[:, :, None]
     survival = np.stack([each.curve.survival for each in holdings])
     now = _at(survival, generated)
@@ -121,12 +143,12 @@ def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     most = may_run * _held(blocks, tokens, HORIZONS, block_size)
     mean = alive * most
     last = may_run.sum(axis=1) - 1
-    rows = np.flatnonzero(last >= 0)
-    last = last[rows]
-    most[rows, last] = _held(blocks, tokens, remaining, block_size)[rows, 0]
-    to_the_end = np.minimum(_at(survival, cap) / now, 1.0)[rows, 0]
-    mean[rows, last] = np.maximum(mean[rows, last], to_the_end * most[rows, last])
-    return [Demand(*parts) for parts in zip(mean, mean * (most - mean), most, strict=True)]
+    going = np.flatnonzero(last >= 0)
+    last = last[going]
+    most[going, last] = _held(blocks, tokens, remaining, block_size)[going, 0]
+    to_the_end = np.minimum(_at(survival, cap) / now, 1.0)[going, 0]
+    mean[going, last] = np.maximum(mean[going, last], to_the_end * most[going, last])
+    return [Demand(parts) for parts in np.stack((mean, mean * (most - mean), most), axis=1)]
 
 
 def _at(values: Floats, tokens: Floats) -> Floats:
@@ -159,7 +181,7 @@ class PoolForecast:
         """Those who run now, and nobody else."""
         self._parts = {request_id: (demand, self._step) for request_id, demand in demands.items()}
         self._steps_made = self._step * len(demands)
-        self.total = sum(demands.values(), NO_DEMAND)
+        self.total = Demand(np.sum([demand.parts for demand in demands.values()], axis=0)) if demands else NO_DEMAND
 
     def add(self, request_id: str, demand: Demand) -> None:
         self.remove(request_id)
@@ -185,7 +207,7 @@ class PoolForecast:
         if not grown or not total.mean[0]:
             return total
         alive = np.minimum(total.mean / total.mean[0], 1.0)
-        return Demand(total.mean + grown * alive, total.variance, total.most + grown * (total.most > 0))
+        return Demand(total.parts + grown * np.stack((alive, np.zeros_like(alive), total.most > 0)))
 
 
 def _shifts() -> Floats:
@@ -206,19 +228,23 @@ _BEFORE_START = np.tri(len(HORIZONS), k=-1, dtype=bool)
 """For each start the horizons before it, shape (horizons, horizons)."""
 
 
+# The head of the queue is the same for many steps.
+@lru_cache(maxsize=64)
+def _by_start(newcomer: Demand) -> Floats:
+    """What a newcomer holds if it starts at each horizon; shape (3, starts, horizons)."""
+    count = len(HORIZONS)
+    shifted = (_SHIFTS @ newcomer.parts.T).reshape(count, count, 3)
+    return np.ascontiguousarray(np.moveaxis(shifted, 2, 0))
+
+
 def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple[int, Demand]:
     """The earliest horizon from which on a newcomer fits beside those who run, to its end, and its demand from there.
 
     This is the shadow time of EASY backfilling (Lifka 1995), by forecast. Returns the index of the horizon; the last
     one where it never fits.
     """
-    count = len(HORIZONS)
-    parts = np.stack((newcomer.mean, newcomer.variance, newcomer.most), axis=1)
-    # One row for each start; Demand adds up and compares whatever the shape of its parts.
-    shifted = (_SHIFTS @ parts).reshape(count, count, 3)
-    starts = Demand(shifted[:, :, 0], shifted[:, :, 1], shifted[:, :, 2])
+    starts = _by_start(newcomer)
     # What those who run hold before that time is not the newcomer's business.
-    fits = ((running + starts).upper(z) <= blocks) | _BEFORE_START
-    fits = fits.all(axis=1)
-    index = int(fits.argmax()) if fits.any() else count - 1
-    return index, Demand(*shifted[index].T)
+    fits = np.logical_and.reduce((_upper(running.parts[:, None] + starts, z) <= blocks) | _BEFORE_START, axis=1)
+    index = int(fits.argmax()) if fits.any() else len(HORIZONS) - 1
+    return index, Demand(starts[:, index])

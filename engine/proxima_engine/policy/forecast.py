@@ -43,7 +43,8 @@ def _edges() -> Floats:
 
 EDGES = _edges()
 """Lengths in tokens at which curves have their points, shape (points,)."""
-_BINS = len(EDGES) - 1
+_WIDTHS = np.diff(EDGES)
+_BINS = len(_WIDTHS)
 
 
 class Group(NamedTuple):
@@ -149,9 +150,10 @@ class LengthForecast:
         if counts is not None:
             hazards = counts.hazards(hazards, POOL_WEIGHT)
         # Never 0: whoever has got beyond what is known still has some way to go.
-        survival = np.concatenate(([1.0], np.maximum(np.cumprod(1 - np.minimum(hazards, 0.999)), _LOWEST_SURVIVAL)))
-        per_bin = (survival[:-1] + survival[1:]) / 2 * np.diff(EDGES)
-        return Curve(survival, np.concatenate(([0.0], np.cumsum(per_bin))))
+        survival, expected = np.ones(len(EDGES)), np.zeros(len(EDGES))
+        np.maximum(np.cumprod(1 - np.minimum(hazards, 0.999)), _LOWEST_SURVIVAL, out=survival[1:])
+        np.cumsum((survival[:-1] + survival[1:]) / 2 * _WIDTHS, out=expected[1:])
+        return Curve(survival, expected)
 
     def _forget_curves(self) -> None:
         self._curves.clear()

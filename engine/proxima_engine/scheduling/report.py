@@ -64,9 +64,13 @@ class SchedulerReport:
 
     def stepped(self, now_s: float, outputs: dict[int, EngineCoreOutputs]) -> None:
         """Take in what one finished step produced."""
-        produced = [output for batch in outputs.values() for output in batch.outputs]
-        self._tokens.add(now_s, sum(len(output.new_token_ids) for output in produced))
-        self._finished.add(now_s, sum(output.finish_reason is not None for output in produced))
+        tokens = finished = 0
+        for batch in outputs.values():
+            for output in batch.outputs:
+                tokens += len(output.new_token_ids)
+                finished += output.finish_reason is not None
+        self._tokens.add(now_s, tokens)
+        self._finished.add(now_s, finished)
         self._steps_rate.add(now_s, 1)
         self.publish_if_due()
 

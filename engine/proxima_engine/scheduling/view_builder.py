@@ -224,6 +224,8 @@ class ViewBuilder:
     def _exact_blocks(self, request_id: str) -> int:
         request = self._scheduler.requests[request_id]
         cached, tokens, _ = self._manager.get_computed_blocks(request)
+        if not tokens and (waiting := self._waiting.get(request_id)) is not None:
+            return waiting.blocks_at_most
         return self._demand(request, cached.blocks, tokens)
 
     def _demand(self, request: Request, cached: tuple[object, ...], cached_tokens: int) -> int:
