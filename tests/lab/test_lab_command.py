@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -119,6 +121,10 @@ def test_made_up_traffic_and_one_arm(lab):
     ("flags", "message"),
     [
         (["compare", "--arms", "nativ"], "did you mean native"),
+        (["compare", "--arms", "nonsense"], f"--arms: no arm is called 'nonsense' (there are {', '.join(ARMS)})"),
+        (["run", "--arm", "native,proxima"], "--arm: no arm is called 'native,proxima'"),
+        (["sweep", "--arms", "native,"], "--arms: no arm is called ''"),
+        (["calibrate", "--steps", "missing.jsonl", "--arm", "nonsense"], "--arm: no arm is called 'nonsense'"),
         (["compare", "--arms", "native,native"], "names one twice"),
         (["compare", "--slo", "ttft=2"], "--slo must look like"),
         (["compare", "--slo", "ttft=0,stall=1"], "--slo must look like"),
@@ -140,3 +146,15 @@ def test_wrong_usage_is_exit_code_2_and_names_the_rule(lab, flags, message):
     code, _, err = lab(*flags)
     assert code == 2
     assert message in err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["compare", "--arms", "nonsense"], ["compare", "--profile", "h100"], ["calibrate", "--steps", "missing.jsonl"]],
+    ids=["arm", "profile", "steps"],
+)
+def test_a_typing_error_is_answered_before_vllm_is_imported(flags):
+    """Which takes a quarter of a minute on a small machine."""
+    asked = f"import sys; from proxima_server.cli.main import main; code = main(['lab', *{flags}])"
+    program = f"{asked}; sys.exit(3 if 'vllm' in sys.modules or 'torch' in sys.modules else code)"
+    assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 2

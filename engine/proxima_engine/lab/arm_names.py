@@ -1,4 +1,4 @@
-"""The arms by name, known before vLLM is imported: that takes a quarter of a minute, and a typing error needs none of it."""
+"""The arms by name, known before vLLM is imported: that takes a quarter of a minute, and a typing error needs none."""
 
 from __future__ import annotations
 

@@ -178,11 +178,14 @@ def _sweep(options: argparse.Namespace) -> int:
 def _calibrate(options: argparse.Namespace) -> int:
     arm_names.check("--arm", options.arm)
 
-    from proxima_engine.lab import calibrate, calibration_report, check
+    from proxima_engine.lab import calibrate
+
+    found = calibrate.calibrate(calibrate.read(options.steps))
+
+    from proxima_engine.lab import calibration_report, check
     from proxima_engine.lab.arms import ARMS
     from proxima_engine.lab.profiles import Profile
 
-    found = calibrate.calibrate(calibrate.read(options.steps))
     limits = _limits(options)
     predictions = {}
     for text in options.check:
