@@ -37,9 +37,17 @@ def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, st
 
 def present_libraries() -> list[str]:
     """The libraries vLLM's CPU guide wants preloaded, as far as this machine has them."""
-    malloc = find_library("tcmalloc_minimal") or find_library("tcmalloc")
+    malloc = _find("tcmalloc_minimal") or _find("tcmalloc")
     openmp = [str(_IOMP)] if _IOMP.exists() else []
     return [*([malloc] if malloc else []), *openmp]
+
+
+def _find(name: str) -> str | None:
+    try:
+        return find_library(name)
+    except OSError:
+        # It asks the compiler, and takes the linker's complaint about a wrong LD_PRELOAD for the answer.
+        return None
 
 
 def defaults(

@@ -1,7 +1,9 @@
-/* A driver's NVML with two GPUs, for a machine that has none. Built by tests/unit/test_gpu_metrics.py; what it says is
- * asserted there. GPU 1 knows no power draw, and has had an XID error. */
+/* A driver's NVML with two GPUs, for a machine that has none. Built by tests/support/fake_driver.py; what it says is
+ * asserted in tests/unit. GPU 1 knows no power draw, and has had an XID error. FAKE_NVML_CUDA is the CUDA of the driver
+ * (13000 for 13.0), FAKE_NVML_CAPABILITY the compute capability (90 for 9.0). */
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SUCCESS = 0, NOT_SUPPORTED = 3, TIMEOUT = 10 };
@@ -10,6 +12,7 @@ typedef struct { int index; } *device_t;
 static struct { int index; } gpus[2] = {{0}, {1}};
 
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned gpu, memory; } utilization_t;
 typedef struct {
     char bus_id_legacy[16];
@@ -24,6 +27,19 @@ typedef struct {
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return SUCCESS; }
 int nvmlInit_v2(void) { return SUCCESS; }
+static int setting(const char *name, int otherwise) { return getenv(name) ? atoi(getenv(name)) : otherwise; }
+
+int nvmlSystemGetDriverVersion(char *text, unsigned length) {
+    snprintf(text, length, "580.65.06");
+    return SUCCESS;
+}
+int nvmlSystemGetCudaDriverVersion_v2(int *cuda) { *cuda = setting("FAKE_NVML_CUDA", 13000); return SUCCESS; }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    (void)device;
+    *major = setting("FAKE_NVML_CAPABILITY", 90) / 10;
+    *minor = setting("FAKE_NVML_CAPABILITY", 90) % 10;
+    return SUCCESS;
+}
 int nvmlShutdown(void) { return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &gpus[index]; return SUCCESS; }
@@ -55,6 +71,13 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2_t *memory) {
     memory->total = 81920ull << 20;
     memory->reserved = 920ull << 20;
     memory->used = 60000ull << 20;
+    memory->free = 21000ull << 20;
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
+    (void)device;
+    memory->total = 81920ull << 20;
+    memory->used = 60920ull << 20;
     memory->free = 21000ull << 20;
     return SUCCESS;
 }

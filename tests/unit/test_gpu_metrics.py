@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import fake_driver
 import pytest
 from fake_gateway import fake_gateway
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxima_server.metrics.gpu import is_visible
 
-SOURCE = Path(__file__).resolve().parents[1] / "support" / "fake_nvml.c"
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 # A process of its own: the loader looks at LD_LIBRARY_PATH only when one starts.
 SCRAPE = """
 from prometheus_client import CollectorRegistry, generate_latest
@@ -33,12 +31,7 @@ Found = dict[tuple[str, str], float]
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with a driver's library."""
-    if COMPILER is None:
-        pytest.skip("there is no C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    command = [COMPILER, "-shared", "-fPIC", "-Wall", "-Werror", "-o", folder / "libnvidia-ml.so.1", SOURCE]
-    subprocess.run(command, check=True)
-    return folder
+    return fake_driver.build(tmp_path_factory.mktemp("driver"))
 
 
 def scrape(**environment: str) -> str:

@@ -5,61 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
+from model_hub import COMMIT, TOKEN, model_hub
 
 from proxima_config.errors import ModelError
 from proxima_engine.models import ResolvedModel, resolve_model
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-TOKEN = "hf_secret"
-
-
-class Hub(BaseHTTPRequestHandler):
-    """The answers of huggingface.co to HEAD /OWNER/NAME/resolve/REVISION/config.json."""
-
-    def do_HEAD(self) -> None:
-        repository, _, rest = self.path.strip("/").partition("/resolve/")
-        authorised = self.headers.get("authorization") == f"Bearer {TOKEN}"
-        if repository == "owner/open" and not rest.startswith("main/"):
-            self._answer(404, "RevisionNotFound")
-        elif repository in {"owner/open", "gpt2"} or (repository == "owner/gated" and authorised):
-            self._answer(200)
-        elif repository == "owner/gated":
-            self._answer(403 if "authorization" in self.headers else 401, "GatedRepo")
-        elif repository == "owner/gguf":
-            self._answer(404, "EntryNotFound")
-        elif repository == "owner/broken":
-            self._answer(500)
-        else:
-            self._answer(401, "RepoNotFound")
-
-    def _answer(self, status: int, code: str = "") -> None:
-        self.send_response(status)
-        self.send_header("x-repo-commit", COMMIT)
-        self.send_header("etag", '"1"')
-        self.send_header("content-length", "2")
-        if code:
-            self.send_header("x-error-code", code)
-            self.send_header("x-error-message", code)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def hub():
+    with model_hub() as url:
+        yield url
 
 
 # One process each: the hub client reads its environment when it is imported.
@@ -111,7 +69,7 @@ def test_a_model_on_the_hub_is_left_to_vllm(resolve, name):
 
 def test_a_gated_model_is_explained_and_opened_by_a_token(resolve):
     assert resolve("owner/gated") == (
-        "error: model owner/gated is gated: accept its licence at https://huggingface.co/owner/gated "
+        "error: model owner/gated is gated; accept its licence at https://huggingface.co/owner/gated "
         "and set HF_TOKEN to a token of that account"
     )
     assert "is gated" in resolve("owner/gated", HF_TOKEN="hf_other")

@@ -10,6 +10,7 @@ logger = logging.getLogger(__name__)
 
 _UNAUTHORISED = 401
 _FORBIDDEN = 403
+_TIMEOUT_S = 10.0
 
 
 def locate(model_id: str, revision: str | None = None) -> str:
@@ -38,7 +39,7 @@ def locate(model_id: str, revision: str | None = None) -> str:
         raise ModelError(f"{model_id} is neither a local folder nor an id of the model hub (owner/name)") from error
     except GatedRepoError as error:
         raise ModelError(
-            f"model {repository} is gated: accept its licence at https://huggingface.co/{repository} "
+            f"model {repository} is gated; accept its licence at https://huggingface.co/{repository} "
             "and set HF_TOKEN to a token of that account"
         ) from error
     except RepositoryNotFoundError as error:
@@ -61,6 +62,29 @@ def locate(model_id: str, revision: str | None = None) -> str:
     except (HTTPError, OSError) as error:
         return _cached(repository, revision, f"the model hub cannot be reached ({error})", error)
     return model_id
+
+
+def weights_bytes(model_id: str, revision: str | None = None) -> int:
+    """Size of the weights as the hub has them, of the format that vLLM would take; 0 where it does not say."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]  # as above
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+        OfflineModeIsEnabled,
+    )
+
+    try:
+        info = HfApi().model_info(
+            model_id.partition(":")[0], revision=revision, files_metadata=True, timeout=_TIMEOUT_S
+        )
+    except (HfHubHTTPError, HFValidationError, HTTPError, OfflineModeIsEnabled, OSError):
+        return 0
+    sizes = [(file.rfilename, file.size or 0) for file in info.siblings or ()]
+    for ending in (".safetensors", ".bin", ".pt"):
+        if total := sum(size for name, size in sizes if name.endswith(ending)):
+            return total
+    return 0
 
 
 def _cached(repository: str, revision: str | None, reason: str, error: Exception) -> str:

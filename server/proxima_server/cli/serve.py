@@ -11,7 +11,7 @@ import sys
 from proxima_config import arguments
 from proxima_config.command import Command
 from proxima_config.tree import env_name
-from proxima_server import listening, logs
+from proxima_server import listening, logs, open_files
 
 _EXAMPLES = """\
   proxima serve                                        the embedded model on http://127.0.0.1:8000
@@ -35,6 +35,7 @@ def _run(options: argparse.Namespace) -> int:
 
     logs.configure(settings.logging)
     _silence_teardown()
+    open_files.raise_limit()
     # First of all the port: imports, and preparing or finding a model, can take long and would be in vain.
     with contextlib.ExitStack() as sockets:
         api = sockets.enter_context(listening.listen(settings.server.host, settings.server.port))
