@@ -109,6 +109,7 @@ class ProximaScheduler(Scheduler):
         finally:
             left = self.waiting.release()
             self.max_num_scheduled_tokens = most_tokens
+        self._report.dispatched(output)
         self._view.deny(self._denied(left, output, step_tokens))
         self._step_clock.scheduled(output, begun_s)
         if self._step_log is not None:
@@ -169,6 +170,7 @@ class ProximaScheduler(Scheduler):
                     request_class=hints_of(request).request_class,
                 )
             )
+        self._report.ended(request.request_id)
         return super()._free_request(request, delay_free_blocks)
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002

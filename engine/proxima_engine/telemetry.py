@@ -9,14 +9,78 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
+from enum import StrEnum
 
 import msgspec
 import zmq
 import zmq.asyncio
 
 SNAPSHOT_VERSION = 1
+DECISIONS_KEPT = 1000
+"""Newest decisions that are kept for those who ask why."""
 _logger = logging.getLogger(__name__)
+
+
+class Phase(StrEnum):
+    """Where a request is. Only the gateway knows of the first two."""
+
+    DOOR = "door"
+    """Queued at the door, or on its way from there."""
+    ENGINE = "engine"
+    """Somewhere in an engine whose scheduler does not tell."""
+    WAITING = "waiting"
+    """Its turn has not come."""
+    BLOCKED = "blocked"
+    """It would be its turn, but KV blocks are not free now, or will not be later."""
+    PREFILL = "prefill"
+    DECODE = "decode"
+    YIELDED = "yielded"
+    """It has given up its blocks in the middle of its answer."""
+
+
+class RequestState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One request in the engine."""
+
+    request_id: str
+    """The engine's own."""
+    request_class: str
+    phase: Phase
+    reason: str
+    """Why it waits (`Reason`); empty for one that runs."""
+    arrived_s: float
+    """Wall clock, seconds since the epoch."""
+    prompt_tokens: int
+    computed_tokens: int
+    output_tokens: int
+    blocks: int
+    start_s: float | None
+    """Seconds until it is forecast to start; None for one that runs, and where nothing is known."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A step in which somebody started, yielded, ended or came to wait for another reason."""
+
+    time_s: float
+    """Wall clock, seconds since the epoch."""
+    step: int
+    took_s: float
+    """Of which the planning."""
+    started: list[str]
+    yielded: dict[str, str]
+    """request -> mode ("recompute" | "swap" | "preempted" by vLLM itself)."""
+    ended: list[str]
+    """Since the decision before: complete or aborted."""
+    held: dict[str, str]
+    """request -> reason, of those that were looked at and did not start."""
+    head_start_s: float | None
+    backfilled: int
+    running: int
+    waiting: int
+    blocks_used: int
+    blocks_peak: int
 
 
 class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +120,10 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """"ok", "degraded" (the last plan failed) or "native" (switched off until restart)."""
     policy_failures_total: int
     policy_last_error: str = ""
+    requests: list[RequestState] | None = None
+    """Of one snapshot in several, which cost less without; None in the others."""
+    decisions: list[Decision] = []
+    """Those since the snapshot before."""
 
 
 class SnapshotPublisher:
@@ -64,12 +132,14 @@ class SnapshotPublisher:
     def __init__(self, endpoint: str, interval_s: float) -> None:
         self._interval_s = interval_s
         self._latest: SchedulerSnapshot | None = None
+        self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._wanted = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(endpoint,), name="proxima-snapshots", daemon=True)
         self._thread.start()
 
-    def offer(self, snapshot: SchedulerSnapshot) -> None:
+    def offer(self, snapshot: SchedulerSnapshot, decisions: Iterable[Decision] = ()) -> None:
+        self._decisions.extend(decisions)
         self._latest = snapshot
         self._wanted.set()
 
@@ -91,10 +161,15 @@ class SnapshotPublisher:
             self._wanted.clear()
             snapshot = self._latest
             if snapshot is not None:
+                snapshot = msgspec.structs.replace(snapshot, decisions=self._take_decisions())
                 with suppress(zmq.Again):  # nobody listens, or slowly: the next snapshot replaces this one
                     socket.send(encoder.encode(snapshot), zmq.NOBLOCK)
             self._stopping.wait(self._interval_s)
         context.destroy()
+
+    def _take_decisions(self) -> list[Decision]:
+        # Others may come meanwhile: they go with the next.
+        return [self._decisions.popleft() for _ in range(len(self._decisions))]
 
 
 class SnapshotReceiver:
@@ -102,6 +177,10 @@ class SnapshotReceiver:
 
     def __init__(self, endpoint: str) -> None:
         self.latest: dict[int, SchedulerSnapshot] = {}
+        self.requests: dict[int, list[RequestState]] = {}
+        """rank -> requests in that engine, as of its last snapshot that named them."""
+        self.decisions: deque[tuple[int, Decision]] = deque(maxlen=DECISIONS_KEPT)
+        """(rank, decision), oldest first."""
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.PULL)
         self._socket.bind(endpoint)
@@ -125,5 +204,9 @@ class SnapshotReceiver:
         except msgspec.ValidationError as error:
             _logger.warning("ignored a scheduler snapshot that this version cannot read: %s", error)
             return
-        if snapshot.version == SNAPSHOT_VERSION:
-            self.latest[snapshot.rank] = snapshot
+        if snapshot.version != SNAPSHOT_VERSION:
+            return
+        self.latest[snapshot.rank] = snapshot
+        if snapshot.requests is not None:
+            self.requests[snapshot.rank] = snapshot.requests
+        self.decisions.extend((snapshot.rank, decision) for decision in snapshot.decisions)

@@ -39,9 +39,10 @@ class PromptWatch(Protocol):
 
 class RequestWatch(Protocol):
     def watch_prompt(
-        self, adapter: str | None, hints: Mapping[str, object], choices: int, *, streamed: bool
+        self, engine_id: str, adapter: str | None, hints: Mapping[str, object], choices: int, *, streamed: bool
     ) -> PromptWatch:
-        """A prompt goes to the engine, for the LoRA adapter of that name, with the hints to the scheduler.
+        """A prompt goes to the engine under that id, for the LoRA adapter of that name, with the hints to the
+        scheduler.
 
         Unless `streamed`, its output comes at once, at the end.
         """

@@ -26,6 +26,7 @@ class WatchedLLM(AsyncLLM):
         if request is None:
             return outputs
         watch = request.watch_prompt(
+            request_id,
             _adapter(options.get("lora_request")),
             sampling_params.extra_args or {},
             sampling_params.n,
@@ -42,7 +43,7 @@ class WatchedLLM(AsyncLLM):
         request: RequestWatch | None = current.get()
         if request is None:
             return outputs
-        return _encoded(outputs, request.watch_prompt(_adapter(lora_request), {}, 1, streamed=False))
+        return _encoded(outputs, request.watch_prompt(request_id, _adapter(lora_request), {}, 1, streamed=False))
 
 
 def _adapter(lora_request: LoRARequest | None) -> str | None:

@@ -17,9 +17,11 @@ ADMIN_LISTENER = "proxima_admin_listener"
 
 _PROTECTED = ("/admin", "/debug")
 _OPERATORS = (*_PROTECTED, "/metrics")
-_BOTH = ("/health", "/version")
-# A request from this machine is not from its operator if a proxy passed it on or a web page made a browser send it.
-_SENT_FOR_OTHERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via", "origin", "sec-fetch-site")
+_BOTH = ("/health", "/version", "/ui")
+# A request from this machine is not from its operator if a proxy passed it on or a web page made a browser send it;
+# except that our own page may look.
+_SENT_FOR_OTHERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via", "origin")
+_FETCH_SITE = "sec-fetch-site"
 _LOCAL_NAMES = ("localhost", "")
 
 
@@ -44,7 +46,7 @@ class AdminAccess:
     def _check(self, scope: Scope) -> None:
         path = scope["path"]
         by_admin_port = bool(scope.get("state", {}).get(ADMIN_LISTENER))
-        if self._settings.port and by_admin_port != _below(path, _OPERATORS) and not _below(path, _BOTH):
+        if self._settings.port and by_admin_port != _below(path, _OPERATORS) and not _on_both(path):
             raise APIError(ErrorCode.NOT_FOUND, f"There is no {scope['method']} {path} on this port")
         if _below(path, _PROTECTED):
             self._authorize(scope, by_admin_port=by_admin_port)
@@ -78,6 +80,10 @@ class AdminAccess:
         return token
 
 
+def _on_both(path: str) -> bool:
+    return path == "/" or _below(path, _BOTH)
+
+
 def _below(path: str, parts: tuple[str, ...]) -> bool:
     return any(path == part or path.startswith(f"{part}/") for part in parts)
 
@@ -86,6 +92,9 @@ def _is_operator_here(scope: Scope, headers: Headers) -> bool:
     """Whether a person or script on this machine sent the request itself."""
     client = scope.get("client")
     if client is None or not _is_loopback(client[0]) or any(name in headers for name in _SENT_FOR_OTHERS):
+        return False
+    # Browsers set this header, and no page can: a page of the same origin is ours.
+    if _FETCH_SITE in headers and (scope["method"] != "GET" or headers[_FETCH_SITE] != "same-origin"):
         return False
     # A web page whose name was made to point here (DNS rebinding) still sends its own name.
     host = headers.get("host", "").rpartition("@")[2]

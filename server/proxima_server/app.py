@@ -21,6 +21,8 @@ from proxima_server.door.refusals import Rejection
 from proxima_server.door.retry import SayWhenToRetry
 from proxima_server.drain import TrackWork
 from proxima_server.gateway import Gateway, LoadServing, MakeRuntime
+from proxima_server.live.feed import Feed
+from proxima_server.live.state import LiveState
 from proxima_server.metrics.exposition import own_registry
 from proxima_server.observability.middleware import ObserveRequests
 from proxima_server.request_id import IdentifyRequests
@@ -30,9 +32,11 @@ from proxima_server.routes import (
     docs,
     generate,
     health,
+    live,
     messages,
     metrics,
     models,
+    page,
     profile,
     tokenization,
     version,
@@ -40,7 +44,7 @@ from proxima_server.routes import (
 from proxima_server.serving import ServingLayer
 from proxima_server.versions import proxima_version
 
-_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, profile, admin, version)
+_ROUTERS = (completions, messages, generate, tokenization, models, health, metrics, live, profile, admin, version)
 
 
 async def load_vllm_serving(runtime: EngineRuntime) -> ServingLayer:
@@ -82,10 +86,13 @@ def create_app(
     )
     app.state.gateway = gateway
     app.state.registry = own_registry(gateway)
+    app.state.feed = Feed(LiveState(gateway).document)
     for module in _ROUTERS:
         app.include_router(module.router)
     if settings.server.docs:
         app.include_router(docs.router)
+    if settings.server.page:
+        app.include_router(page.router)
     errors.install(app)
     openapi.install(app, gateway)
     _add_middleware(app, gateway, settings)

@@ -21,6 +21,7 @@ from proxima_server.errors import APIError, ErrorCode
 from proxima_server.metrics.gateway_metrics import GatewayMetrics
 from proxima_server.metrics.gpu import GPUs
 from proxima_server.metrics.request_metrics import RequestMetrics
+from proxima_server.observability.record import RequestRecord
 from proxima_server.serving import ServingLayer
 
 _logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class Gateway:
         """The engine of now: after a restart it is another one."""
         self.metrics = GatewayMetrics()
         self.request_metrics = RequestMetrics()
+        self.active_requests: set[RequestRecord] = set()
+        """Those to the model that are being answered or wait for it."""
         self.gpus = GPUs()
         self.profiling = asyncio.Lock()
         """Held while a profile is taken: the engine takes one at a time."""

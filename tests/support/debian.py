@@ -18,3 +18,21 @@ def unpack(package: str, cache: Path) -> None:
         pytest.skip(f"{package} is not installed and cannot be had: {fetched.stderr.strip()[-200:]}")
     (file,) = cache.glob(f"{package}_*.deb")
     subprocess.run(["dpkg", "--extract", file, cache], check=True)
+
+
+def unpack_with_dependencies(package: str, cache: Path) -> None:
+    """The same, with all that it needs and this machine has not installed."""
+    if shutil.which("apt-get") is None:
+        pytest.skip(f"{package} is not installed, and this is no Debian to get it from")
+    plan = subprocess.run(
+        ["apt-get", "install", "--simulate", "--no-install-recommends", package],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if plan.returncode:
+        pytest.skip(f"{package} is not installed and cannot be had: {plan.stderr.strip()[-200:]}")
+    for line in plan.stdout.splitlines():
+        action, _, rest = line.partition(" ")
+        if action == "Inst":
+            unpack(rest.split()[0], cache)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +18,14 @@ from proxima_config.errors import ProximaError
 from proxima_config.settings import ProximaSettings
 from proxima_engine import watch
 from proxima_engine.runtime import EnginePhase
-from proxima_engine.telemetry import SchedulerSnapshot
+from proxima_engine.telemetry import Decision, RequestState, SchedulerSnapshot
 from proxima_engine.watch import EngineTimes, PromptWatch
 from proxima_server import hints
 from proxima_server.app import create_app
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.gateway import Gateway
 from proxima_server.listening import listen, url
+from proxima_server.live.feed import Feed
 from proxima_server.process import Server, uvicorn_config
 from proxima_server.tls import Certificate
 
@@ -36,6 +38,8 @@ ENGINE_TIMES = EngineTimes(queued_s=0.002, prefill_s=0.003, decode_s=0.004)
 @dataclass
 class _Receiver:
     latest: dict[int, SchedulerSnapshot] = field(default_factory=dict)
+    requests: dict[int, list[RequestState]] = field(default_factory=dict)
+    decisions: deque[tuple[int, Decision]] = field(default_factory=deque)
 
 
 @dataclass
@@ -98,6 +102,8 @@ class FakeServing:
         self.pause_s = 0.0
         self.bodies: list[dict[str, Any]] = []
         """What came, with the hints to the scheduler."""
+        self.engine_ids: list[str] = []
+        """Under which the engine knows what came; its own ids have a random end besides."""
         self.swallows_cancelling = False
         """As vLLM's handlers do: they answer that the client has gone."""
 
@@ -126,7 +132,9 @@ class FakeServing:
         """What the engine's client does with a prompt."""
         request = watch.current.get()
         assert request is not None
-        return request.watch_prompt(None, body.get("vllm_xargs") or {}, 1, streamed=bool(body.get("stream")))
+        self.engine_ids.append(f"cmpl-{len(self.engine_ids)}")
+        told = body.get("vllm_xargs") or {}
+        return request.watch_prompt(self.engine_ids[-1], None, told, 1, streamed=bool(body.get("stream")))
 
     async def _stream(self, prompt: PromptWatch) -> AsyncGenerator[str, None]:
         try:
@@ -162,6 +170,7 @@ class FakeGateway:
     serving: FakeServing
     client: httpx.AsyncClient
     gateway: Gateway
+    feed: Feed
     address: tuple[str, int]
     stopped: asyncio.Task[None]
     """Done when the server has shut down."""
@@ -215,6 +224,7 @@ async def fake_gateway(
             serving,
             await client(api, tls=certificate is not None),
             gateway,
+            app.state.feed,
             api.getsockname()[:2],
             stopped,
             None if admin is None else await client(admin),

@@ -28,6 +28,11 @@ class ServerSettings(Section):
     docs: bool = Field(
         default=True, description="Serve the interactive API docs at /docs and the schema at /openapi.json."
     )
+    page: bool = Field(
+        default=True,
+        description="Serve the web page at /: live view, scheduler and chat. What it shows it asks for as any client "
+        "does, with the admin token or an API key where those are needed.",
+    )
     strict_params: bool = Field(
         default=False,
         description="Refuse parameters that have no effect here with 400, instead of listing them in the header "

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import ChecksForecasts
 from proxima_engine.policy.urgency import CLASS_LEVEL
+from proxima_engine.scheduling.decision_log import DecisionLog
 from proxima_engine.scheduling.rates import DecayingRate
-from proxima_engine.telemetry import SchedulerSnapshot, SnapshotPublisher
+from proxima_engine.scheduling.request_states import request_states
+from proxima_engine.telemetry import RequestState, SchedulerSnapshot, SnapshotPublisher
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.engine import EngineCoreOutputs
     from vllm.v1.request import Request
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from proxima_engine.scheduling.guard import PolicyGuard
     from proxima_engine.scheduling.options import SchedulerOptions
     from proxima_engine.scheduling.view_builder import ViewBuilder
+
+REQUESTS_INTERVAL_S = 0.5
+"""Shortest time between two snapshots that name each request."""
 
 
 class SchedulerReport:
@@ -37,6 +43,9 @@ class SchedulerReport:
             endpoint = os.path.expandvars(options.snapshot_endpoint)
             self._publisher = SnapshotPublisher(endpoint, options.snapshot_interval_s)
         self._plan = Plan(order=())
+        self._plan_since_s = 0.0
+        self._plan_took_s = 0.0
+        self._decisions = DecisionLog(scheduler)
         self._steps = 0
         self._backfills = 0
         self._preemptions = 0
@@ -46,6 +55,7 @@ class SchedulerReport:
         self._finished = DecayingRate()
         self._steps_rate = DecayingRate()
         self._published_s = 0.0
+        self._named_s = 0.0
 
     def step_s(self) -> float:
         """Measured duration of a step in seconds; 0 before the first measurement."""
@@ -53,14 +63,26 @@ class SchedulerReport:
         return 1 / rate if rate else 0.0
 
     def planned(self, plan: Plan, took_s: float) -> None:
+        if plan is not self._plan:
+            self._plan_since_s = self._scheduler.proxima_clock()
         self._plan = plan
+        self._plan_took_s = took_s
         self._steps += 1
         self._plan_time_s += took_s
         self._backfills += plan.backfilled
         self._yields.update(str(mode) for _, mode in plan.yields)
 
+    def dispatched(self, output: SchedulerOutput) -> None:
+        """What vLLM made of the plan."""
+        if self._publisher is not None:
+            self._decisions.dispatched(self._steps, self._plan, output, self._blocks_used, self._plan_took_s)
+
     def preempted(self) -> None:
         self._preemptions += 1
+
+    def ended(self, request_id: str) -> None:
+        if self._publisher is not None:
+            self._decisions.ended(request_id)
 
     def stepped(self, now_s: float, outputs: dict[int, EngineCoreOutputs]) -> None:
         """Take in what one finished step produced."""
@@ -82,13 +104,29 @@ class SchedulerReport:
         idle = not self._scheduler.running and not self._scheduler.waiting
         if idle or now_s - self._published_s >= self._interval_s:
             self._published_s = now_s
-            self._publisher.offer(self.snapshot())
+            if idle:
+                self._decisions.fell_idle(self._steps)
+            name_requests = idle or now_s - self._named_s >= REQUESTS_INTERVAL_S
+            if name_requests:
+                self._named_s = now_s
+            self._publisher.offer(self.snapshot(name_requests=name_requests), self._decisions.take())
 
     def close(self) -> None:
         if self._publisher is not None:
             self._publisher.close()
 
-    def snapshot(self) -> SchedulerSnapshot:
+    def requests(self) -> list[RequestState]:
+        """Everybody in this engine, and when those who wait are forecast to start."""
+        head_start_s = self._plan.head_start_s
+        if head_start_s is not None:
+            head_start_s = max(0.0, head_start_s - (self._scheduler.proxima_clock() - self._plan_since_s))
+        return request_states(self._scheduler, self._view, self._plan, head_start_s, self._finished.per_s())
+
+    @property
+    def _blocks_used(self) -> int:
+        return self._view.blocks_total - int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def snapshot(self, *, name_requests: bool = False) -> SchedulerSnapshot:
         scheduler, guard = self._scheduler, self._guard
         policy = scheduler.proxima_policy
         checked = exceeded = 0
@@ -96,7 +134,7 @@ class SchedulerReport:
             checked, exceeded = policy.forecasts_checked, policy.forecasts_exceeded
         running, waiting = scheduler.get_request_counts()
         blocks_total = self._view.blocks_total
-        blocks_used = blocks_total - scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        blocks_used = self._blocks_used
         return SchedulerSnapshot(
             rank=scheduler.parallel_config.data_parallel_index,
             time_s=time.time(),
@@ -120,6 +158,7 @@ class SchedulerReport:
             policy_state=str(guard.state),
             policy_failures_total=guard.failures_total,
             policy_last_error=guard.last_error,
+            requests=self.requests() if name_requests else None,
         )
 
     def _waiting_by_reason(self) -> dict[str, dict[str, int]]:

@@ -22,8 +22,8 @@ STATE_KEY = "api_key"
 
 # Open to everybody: probes, scrapes and documentation say nothing about anybody's requests. Who may administrate is
 # decided elsewhere.
-_OPEN = frozenset({"/metrics", "/version", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/ping"})
-_OPEN_BELOW = ("/health", "/admin/", "/debug/")
+_OPEN = frozenset({"/", "/metrics", "/version", "/docs", "/docs/oauth2-redirect", "/openapi.json", "/ping"})
+_OPEN_BELOW = ("/health", "/admin/", "/debug/", "/ui/")
 
 # RFC 6750 wants to be told how to authenticate.
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="proxima"'}

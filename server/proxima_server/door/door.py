@@ -148,7 +148,8 @@ class Door:
         return Entry(request_class, size.sequences, prompt_tokens, waiter)
 
     def _watch(self, visit: Visit, has_token: Callable[[], bool]) -> Watch:
-        record = current()
+        record, deadlines = current(), visit.deadlines
+        record.note_admission(visit.entry.request_class.value, deadlines.first_token_s, deadlines.total_s)
 
         def expired(which: Deadline) -> None:
             self.expired[which] += 1

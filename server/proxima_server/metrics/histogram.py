@@ -19,6 +19,16 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
+    @property
+    def bounds(self) -> Sequence[float]:
+        """Upper bounds of the buckets; values above the last are counted beyond it."""
+        return self._bounds
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Values in each bucket, and in the one beyond."""
+        return self._counts
+
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound, values up to it) as Prometheus shows them, the last bound being `+Inf`."""
         bounds = [*map(str, self._bounds), "+Inf"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from prometheus_client.registry import Collector
 
@@ -52,6 +52,10 @@ class RequestMetrics(Collector):
         if found is None:
             found = self._classes[known] = ClassMetrics()
         return found
+
+    def classes(self) -> Collection[ClassMetrics]:
+        """Of each class that requests have had so far."""
+        return self._classes.values()
 
     def count_outcome(self, class_name: str, outcome: str) -> None:
         self._outcomes[class_name if class_name in _CLASSES else OTHER, outcome] += 1

@@ -28,6 +28,7 @@ class ObserveRequests:
         self._app = app
         self._http = gateway.metrics
         self._requests = gateway.request_metrics
+        self._active = gateway.active_requests
         self._tracing = Tracing(gateway.settings)
         logging = gateway.settings.logging
         self._prompt_chars = logging.prompt_chars if logging.prompts else 0
@@ -55,6 +56,8 @@ class ObserveRequests:
             record.answered = message["type"] == "http.response.body" and not message.get("more_body", False)
 
         token = watch.current.set(record)
+        if record.method == "POST" and path.startswith(_ASKING):
+            self._active.add(record)
         try:
             with self._http.in_flight():
                 await self._app(scope, watched_receive, watched_send)
@@ -65,6 +68,7 @@ class ObserveRequests:
             raise
         finally:
             watch.current.reset(token)
+            self._active.discard(record)
             record.key_id = getattr(scope.get("state", {}).get("api_key"), "name", None)
             self._end(record, getattr(scope.get("route"), "path", UNMATCHED_ROUTE))
 

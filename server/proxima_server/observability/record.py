@@ -59,6 +59,9 @@ class RequestRecord:
         """Name of the API key, never the key itself."""
         self.model: str | None = None
         self.class_name: str = hints.RequestClass.DEFAULT.value
+        self.first_token_within_s: float | None = None
+        self.done_within_s: float | None = None
+        """Its deadlines, in seconds from its arrival; None for none."""
         self.prompt: str | None = None
         """Redacted and cut, and only where the settings ask for it."""
         self.status = _CLIENT_CLOSED
@@ -75,6 +78,8 @@ class RequestRecord:
         # Of the engine: None or 0 while nothing was computed.
         self.sent_s: float | None = None
         """When the first of its prompts went to the engine."""
+        self.engine_ids: list[str] = []
+        """One for each of its prompts."""
         self.scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
@@ -126,11 +131,18 @@ class RequestRecord:
         if self.prompt_chars:
             self.prompt = prompt_excerpt(body, self.prompt_chars)
 
+    def note_admission(self, class_name: str, first_token_within_s: float | None, done_within_s: float | None) -> None:
+        """The door has let it queue."""
+        self.class_name = class_name
+        self.first_token_within_s = first_token_within_s
+        self.done_within_s = done_within_s
+
     def watch_prompt(
-        self, adapter: str | None, told: Mapping[str, object], choices: int, *, streamed: bool
+        self, engine_id: str, adapter: str | None, told: Mapping[str, object], choices: int, *, streamed: bool
     ) -> PromptRecord:
         if self.sent_s is None:
             self.sent_s = time.monotonic()
+        self.engine_ids.append(engine_id)
         if adapter is not None:
             self.model = adapter
         told_class = told.get(hints.CLASS)

@@ -1,0 +1,1 @@
+"""`proxima top`: what a gateway does at this moment, in a terminal."""

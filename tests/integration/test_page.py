@@ -1,0 +1,199 @@
+"""The web page in a real browser, over a real engine under load; `proxima top` in a real terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from browser import WatchedPage, browser
+from gateway_process import PROXIMA, GatewayProcess
+from playwright.sync_api import Browser, expect
+from ports import free_ports
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+VIEWS = ("overview", "scheduler", "chat")
+WIDTHS = {"phone": (390, 844), "laptop": (1280, 800), "wide": (1920, 1080)}
+TOKEN = "operator-0123456789-abcdef"
+API_KEY = "team=sk-0123456789abcdefghijklmnop"
+TINY = ["--max-model-len", "1024", "--kv-cache-memory-bytes", "100000000", "--enforce-eager"]
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as launched:
+        yield launched
+
+
+class Load:
+    """Streams that are answered in the background, until told to stop."""
+
+    def __init__(self, url: str, streams: int, headers: dict[str, str] | None = None) -> None:
+        self._url = url
+        self._headers = headers or {}
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(streams)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        body = {"prompt": f"{number} " * 200, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        with httpx.Client(base_url=self._url, trust_env=False, timeout=120, headers=self._headers) as client:
+            while not self._stop.is_set():
+                with (
+                    contextlib.suppress(httpx.HTTPError),
+                    client.stream("POST", "/v1/completions", json=body) as response,
+                ):
+                    if response.status_code != 200:
+                        self._stop.wait(0.2)
+                    for _ in response.iter_lines():
+                        if self._stop.is_set():
+                            break
+
+
+def test_the_live_view_moves_under_load_and_empties_after_it(chromium, gateway_url, tmp_path):
+    with WatchedPage(chromium, gateway_url, viewport={"width": 1280, "height": 800}) as watched:
+        page = watched.open("overview")
+        expect(page.locator("#pill")).to_have_text("ready")
+        with Load(gateway_url, 24):
+            expect(page.locator("#requests tbody tr").nth(20)).to_be_visible()
+            expect(page.locator("#requests .phase.decode").first).to_be_visible()
+            expect(page.locator("#requests .phase.blocked, #requests .phase.waiting").first).to_be_visible()
+            expect(page.locator(".tile", has_text="Running").locator(".value")).not_to_have_text("0")
+            expect(page.locator(".pool canvas")).to_have_attribute("aria-label", re.compile(r"Engine 0: [1-9]\d*"))
+            line = page.locator("[data-chart='KV blocks'] polyline").first
+            drawn = line.get_attribute("points")
+            expect(line).not_to_have_attribute("points", drawn)
+            page.goto(f"{gateway_url}/#scheduler")
+            expect(page.locator("#waiting tbody tr").first).to_contain_text(re.compile("KV blocks|may not pass"))
+            expect(page.locator("#decisions")).to_contain_text("started")
+            with page.expect_download() as download:
+                page.click("#trace")
+            assert '"traceEvents"' in download.value.path().read_text()
+            watched.assert_accessible()
+            page.goto(f"{gateway_url}/#overview")
+            watched.assert_accessible()
+            page.reload()
+            expect(page.locator("#requests tbody tr").first).to_be_visible()
+            for name, (width, height) in WIDTHS.items():
+                page.set_viewport_size({"width": width, "height": height})
+                page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+        expect(page.locator("#requests")).to_contain_text("No requests")
+    assert watched.complaints == watched.outside == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_chat_streams_and_can_be_pasted_elsewhere(chromium, gateway_url, scheme):
+    with WatchedPage(chromium, gateway_url, color_scheme=scheme, permissions=["clipboard-read", "clipboard-write"]) as (
+        watched
+    ):
+        page = watched.open("chat")
+        page.get_by_label("Temperature").fill("0")
+        page.get_by_label("Message", exact=True).fill("What is the capital of France?")
+        # The key alone is enough, without a mouse.
+        page.keyboard.press("Enter")
+        expect(page.locator("#transcript li").last).to_contain_text("The capital of France is Paris.")
+        expect(page.locator(".timing rect")).not_to_have_count(0)
+        expect(page.locator(".timing p")).to_contain_text("first after")
+        page.click("#clear")
+        page.fill("#prompt", "What is the capital of France?")
+        page.click("#copy-curl")
+        expect(page.locator("#copy-curl")).to_have_text("Copied")
+        command = page.evaluate("navigator.clipboard.readText()")
+        answer = subprocess.run(["bash", "-c", f"{command} --silent"], capture_output=True, text=True, check=True)
+        assert "Paris" in answer.stdout
+        assert answer.stdout.rstrip().endswith("data: [DONE]")
+        page.click("#copy-python")
+        code = page.evaluate("navigator.clipboard.readText()")
+        compile(code, "copied", "exec")
+        for view in VIEWS:
+            watched.open(view)
+            watched.assert_accessible()
+    assert watched.complaints == watched.outside == []
+
+
+def test_top_runs_in_a_terminal_of_80_by_24(gateway_url, tmp_path):
+    tmux = shutil.which("tmux")
+    if tmux is None:
+        pytest.skip("tmux is not installed")
+    server = [tmux, "-S", str(tmp_path / "tmux"), "-f", "/dev/null"]
+    subprocess.run([*server, "new-session", "-d", "-x", "80", "-y", "24", f"{PROXIMA} top {gateway_url}"], check=True)
+
+    def shown() -> list[str]:
+        pane = subprocess.run([*server, "capture-pane", "-p"], capture_output=True, text=True, check=True)
+        return pane.stdout.splitlines()
+
+    def wait_for(pattern: str) -> list[str]:
+        deadline_s = time.monotonic() + 60
+        while not re.search(pattern, "\n".join(lines := shown())):
+            assert time.monotonic() < deadline_s, lines
+            time.sleep(0.2)
+        return lines
+
+    try:
+        wait_for(r"ready.*up \d")
+        with Load(gateway_url, 24):
+            lines = wait_for(r"running [1-9](.|\n)*decode(.|\n)*and \d+ more")
+        assert max(map(len, lines)) <= 80
+        wait_for("No requests")
+    finally:
+        subprocess.run([*server, "kill-server"], check=False)
+
+
+def test_keys_are_asked_for_and_a_drain_and_a_restart_are_seen(chromium, tiny_model, tmp_path):
+    (port,) = free_ports(1)
+    flags = [str(tiny_model), "--port", str(port), *TINY]
+    environment = {"PROXIMA__ADMIN__TOKEN": TOKEN, "PROXIMA__AUTH__API_KEYS": API_KEY}
+    headers = {"authorization": f"Bearer {API_KEY.partition('=')[2]}"}
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(GatewayProcess(flags, tmp_path / "first", environment))
+        first.wait_ready()
+        watched = stack.enter_context(WatchedPage(chromium, first.url))
+        page = watched.open("overview")
+        give_secret(page, "Admin token", "wrong")
+        give_secret(page, "Admin token", TOKEN)
+        expect(page.locator("#pill")).to_have_text("ready")
+        watched.open("chat")
+        give_secret(page, "API key", headers["authorization"].removeprefix("Bearer "))
+        expect(page.locator("select[name=model] option")).not_to_have_count(0)
+        page.reload()
+        expect(page.locator("#pill")).to_have_text("ready")
+        assert page.locator("dialog[open]").count() == 0, "it asks again although it was told"
+        with Load(first.url, 1, headers):
+            watched.open("overview")
+            expect(page.locator("#requests tbody tr").first).to_be_visible()
+            first.process.send_signal(signal.SIGTERM)
+            expect(page.locator("#banner")).to_contain_text("Draining: no new requests. 1 request has")
+            expect(page.locator("#pill")).to_have_text("draining")
+        first.wait_exit()
+        expect(page.locator("#pill")).to_have_text("no connection")
+        second = stack.enter_context(GatewayProcess(flags, Path(tmp_path / "second"), environment))
+        second.wait_listening()
+        expect(page.locator("#banner")).to_have_text("The engine is loading.")
+        expect(page.locator("#pill")).to_have_text("starting")
+    assert watched.outside == []
+
+
+def give_secret(page, label: str, secret: str) -> None:
+    field = page.get_by_label(label)
+    expect(field).to_be_focused()
+    field.fill(secret)
+    page.keyboard.press("Enter")

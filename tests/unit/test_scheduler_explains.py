@@ -1,0 +1,131 @@
+"""What the scheduler tells about each request: why it waits, and when it is going to start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+from stepping_engine import STEP_S, SteppingEngine, engine_config
+
+from proxima_engine.policy.start_estimate import estimated_starts_s
+from proxima_engine.telemetry import Phase, RequestState, SnapshotReceiver
+
+BLOCK = 32
+ANSWER = 200
+
+
+def told(engine: SteppingEngine) -> dict[str, RequestState]:
+    return {state.request_id: state for state in engine.scheduler._report.requests()}
+
+
+def experienced(blocks: int, **options: object) -> SteppingEngine:
+    """It has seen answers end after 200 of the 1000 tokens that they may have."""
+    engine = SteppingEngine(engine_config(scheduler_options=options), blocks=blocks)
+    for number in range(60):
+        engine.add(f"past{number}", BLOCK, 1000, answer_tokens=ANSWER)
+    engine.drain()
+    return engine
+
+
+def test_those_who_run_are_told_with_their_blocks():
+    engine = SteppingEngine(engine_config(max_num_batched_tokens=128), blocks=100)
+    engine.add("short", 40, 10)
+    engine.add("long", 300, 10)
+    engine.step()
+    states = told(engine)
+    assert (states["short"].phase, states["short"].blocks) == (Phase.DECODE, 2)
+    assert states["long"].phase is Phase.PREFILL
+    assert states["short"].reason == states["long"].reason == ""
+
+
+def test_one_who_yielded_says_so():
+    engine = SteppingEngine(engine_config(), blocks=12)
+    for name in "ab":
+        engine.add(name, BLOCK, 300)
+    engine.step()
+    while not (yielded := [state for state in told(engine).values() if state.phase is Phase.YIELDED]):
+        engine.step()
+    assert yielded[0].reason in ("blocks", "forecast")
+    assert yielded[0].output_tokens > 0
+    engine.drain()
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("progress", [10, 60, 120], ids=lambda tokens: f"after_{tokens}_tokens")
+def test_a_request_held_back_by_its_forecast_says_why_and_when_it_starts(progress):
+    """Four answers of 200 tokens grow into a pool in which the prompt of a fifth would fit now."""
+    each = BLOCK * 2
+    engine = experienced(blocks=4 * 9 + 1)
+    for number in range(4):
+        engine.add(f"runs{number}", each, 1000, answer_tokens=ANSWER)
+    for _ in range(progress):
+        engine.step()
+    engine.add("held", each, 1000, answer_tokens=ANSWER)
+    engine.step()
+    state = told(engine)["held"]
+    assert (state.phase, state.reason) == (Phase.BLOCKED, "forecast")
+    assert engine.free_blocks > 2, "its blocks are free"
+    asked_s = engine.now_s
+    while "held" not in engine.started_s:
+        engine.step()
+    waited_s = engine.started_s["held"] - asked_s
+    assert waited_s > 20 * STEP_S
+    assert state.start_s == pytest.approx(waited_s, rel=0.3)
+    engine.drain()
+
+
+def test_estimates_follow_time_and_order():
+    engine = experienced(blocks=4 * 9 + 1)
+    for number in range(4):
+        engine.add(f"runs{number}", BLOCK * 2, 1000, answer_tokens=ANSWER)
+    engine.step()
+    for number in range(3):
+        engine.add(f"held{number}", BLOCK * 2, 1000, answer_tokens=ANSWER)
+    engine.step()
+    starts = [state.start_s for state in told(engine).values() if state.reason]
+    assert len(starts) == 3
+    assert starts == sorted(starts)
+    for _ in range(5):
+        engine.step()
+    later = [state.start_s for state in told(engine).values() if state.reason]
+    assert later[0] < starts[0]
+
+
+@pytest.mark.parametrize(
+    ("head_start_s", "finished_per_s", "starts"),
+    [
+        pytest.param(None, 0.0, [None, None], id="nothing_known"),
+        pytest.param(4.0, 0.0, [4.0, None], id="nobody_has_ended"),
+        pytest.param(4.0, 2.0, [4.0, 4.5], id="forecast_and_rate"),
+        pytest.param(None, 2.0, [0.5, 1.0], id="rate_alone"),
+    ],
+)
+def test_only_what_is_known_is_estimated(head_start_s, finished_per_s, starts):
+    assert estimated_starts_s(2, head_start_s, finished_per_s) == starts
+
+
+async def test_the_gateway_sees_requests_and_decisions(tmp_path: Path):
+    endpoint = f"ipc://{tmp_path}/snapshots"
+    receiver = SnapshotReceiver(endpoint)
+    task = asyncio.create_task(receiver.run())
+    options = {"snapshot_endpoint": endpoint, "snapshot_interval_s": 0.1}
+    engine = SteppingEngine(engine_config(scheduler_options=options), blocks=6)
+    engine.add("a", BLOCK * 4, 20)
+    engine.step()
+    engine.add("b", BLOCK * 4, 20)
+    engine.drain()
+    async with asyncio.timeout(10):
+        while not receiver.decisions or receiver.decisions[-1][1].ended != ["b"] or receiver.requests.get(0) != []:
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    engine.scheduler.shutdown()
+    decisions = [decision for _, decision in receiver.decisions]
+    assert [decision.started for decision in decisions if decision.started] == [["a"], ["b"]]
+    held = [decision for decision in decisions if decision.held]
+    assert held[0].held == {"b": "blocks"}
+    assert [decision.ended for decision in decisions if decision.ended] == [["a"], ["b"]]
+    assert len(decisions) == 4, "steps that decide nothing new are no decisions"
