@@ -102,6 +102,9 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     blocks_used: int
     blocks_peak: int
     """Forecast peak of blocks in use, at the policy's confidence."""
+    step_s: float = 0.0
+    """Seconds from the end of a step to that of the next, smoothed over the last ones, without idle time; 0 before
+    there were two."""
     output_tokens_per_s: float
     finished_per_s: float
     estimated_start_s: dict[str, float]

@@ -423,6 +423,33 @@ async def test_who_cannot_be_on_time_is_refused_at_once_and_the_others_are_not()
         assert await metric(gateway, "proxima_rejections_total", reason="forecast") == 1
 
 
+async def test_whose_answer_cannot_be_complete_in_time_is_refused_at_once_and_the_others_are_not():
+    """Three are computed, a token of each takes 0.1 s: 100 tokens take ten seconds, for whoever comes next."""
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        gateway.runtime.snapshot_receiver.latest[0] = snapshot(running=3, waiting={}, step_s=0.1)
+        endless = {**BODY, "max_tokens": 100, "ignore_eos": True}
+        # Who comes alone is never refused: the engine may have become faster.
+        assert (await gateway.client.post(COMPLETIONS, json={**endless, "timeout": 5})).status_code == 200
+        gateway.serving.hold.clear()
+        async with asyncio.TaskGroup() as group:
+            others = [group.create_task(gateway.client.post(COMPLETIONS, json=BODY)) for _ in range(3)]
+            while len(gateway.serving.bodies) < 4:
+                await asyncio.sleep(0)
+            refused = await gateway.client.post(COMPLETIONS, json={**endless, "timeout": 5})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+            assert "complete in about 10.0 s at the earliest" in refused.json()["error"]["message"]
+            assert 0 < int(refused.headers["retry-after-ms"]) <= 120_000
+            for fields in ({"timeout": 60}, {"timeout": 5, "max_tokens": 10}, {"timeout": 5, "ignore_eos": False}, {}):
+                body = {**endless, **fields}
+                others.append(group.create_task(gateway.client.post(COMPLETIONS, json=body)))
+            while len(gateway.serving.bodies) < 8:
+                await asyncio.sleep(0)
+            gateway.serving.hold.set()
+        assert {task.result().status_code for task in others} == {200}
+        assert await metric(gateway, "proxima_rejections_total", reason="forecast") == 1
+
+
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,8 @@ REJECTIONS = Metric(
     ("reason",),
     "Requests that the door refused: key (none, or not a valid one), model (not for this key), a limit of the key "
     "(requests_per_min, tokens_per_min, concurrent), a full queue (queue_requests, queue_tokens), forecast (it "
-    "would have started after its deadline), or late (most with such a deadline have missed it lately).",
+    "would have started, or been complete, after its deadline), or late (most with such a deadline have missed it "
+    "lately).",
     "requests",
 )
 DEADLINES_EXPIRED = Metric(

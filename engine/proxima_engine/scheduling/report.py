@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 REQUESTS_INTERVAL_S = 0.5
 """Shortest time between two snapshots that name each request."""
+_STEP_WEIGHT = 0.2
+"""Share of the newest step in the average duration."""
 
 
 class SchedulerReport:
@@ -54,6 +56,9 @@ class SchedulerReport:
         self._tokens = DecayingRate()
         self._finished = DecayingRate()
         self._steps_rate = DecayingRate()
+        self._busy_step_s = 0.0
+        self._stepped_s: float | None = None
+        """When the last step ended; None if there was nothing to do after it."""
         self._published_s = 0.0
         self._named_s = 0.0
 
@@ -94,6 +99,10 @@ class SchedulerReport:
         self._tokens.add(now_s, tokens)
         self._finished.add(now_s, finished)
         self._steps_rate.add(now_s, 1)
+        if self._stepped_s is not None:
+            took_s = now_s - self._stepped_s
+            self._busy_step_s += (took_s - self._busy_step_s) * (_STEP_WEIGHT if self._busy_step_s else 1)
+        self._stepped_s = None if self._idle else now_s
         self.publish_if_due()
 
     def publish_if_due(self) -> None:
@@ -101,15 +110,18 @@ class SchedulerReport:
         if self._publisher is None:
             return
         now_s = time.monotonic()
-        idle = not self._scheduler.running and not self._scheduler.waiting
-        if idle or now_s - self._published_s >= self._interval_s:
+        if self._idle or now_s - self._published_s >= self._interval_s:
             self._published_s = now_s
-            if idle:
+            if self._idle:
                 self._decisions.fell_idle(self._steps)
-            name_requests = idle or now_s - self._named_s >= REQUESTS_INTERVAL_S
+            name_requests = self._idle or now_s - self._named_s >= REQUESTS_INTERVAL_S
             if name_requests:
                 self._named_s = now_s
             self._publisher.offer(self.snapshot(name_requests=name_requests), self._decisions.take())
+
+    @property
+    def _idle(self) -> bool:
+        return not self._scheduler.running and not self._scheduler.waiting
 
     def close(self) -> None:
         if self._publisher is not None:
@@ -146,6 +158,7 @@ class SchedulerReport:
             blocks_total=blocks_total,
             blocks_used=blocks_used,
             blocks_peak=max(blocks_used, self._plan.peak_blocks) if running or waiting else 0,
+            step_s=self._busy_step_s,
             output_tokens_per_s=self._tokens.per_s() if running else 0.0,
             finished_per_s=self._finished.per_s(),
             estimated_start_s=self._estimated_start_s(),

@@ -19,6 +19,7 @@ from proxima_config.hints import RequestClass
 from proxima_config.settings import ProximaSettings
 from proxima_engine.telemetry import SchedulerSnapshot
 from proxima_server.answer_notes import notes_of
+from proxima_server.door.answer_lengths import AnswerLengths
 from proxima_server.door.attainment import Attainment
 from proxima_server.door.auth import key_of
 from proxima_server.door.books import Books, EngineView, Entry
@@ -27,6 +28,7 @@ from proxima_server.door.deadlines import HEADER, Deadline, Watch, asked_timeout
 from proxima_server.door.fair_queue import Waiter
 from proxima_server.door.keys import Keys
 from proxima_server.door.limits import Usage
+from proxima_server.door.pace import Pace
 from proxima_server.door.refusals import Refusals
 from proxima_server.door.size import PromptLengths, Size, size_of
 from proxima_server.door.spent import spent_tokens
@@ -69,6 +71,8 @@ class Door:
         # With one tenant there are no turns to keep, and the scheduler should see everybody.
         self.turns = Turns(self.books, self.view, clock, kept=self.keys.required, max_wait_s=max_wait_s)
         self._lengths = PromptLengths()
+        self._answers = AnswerLengths()
+        self._pace = Pace()
         self._output_tokens = _FIRST_OUTPUT_TOKENS
         self._usages: dict[str, Usage] = {}
 
@@ -133,11 +137,23 @@ class Door:
         self.refusals.check_limits(usage, reserved, now_s)
         try:
             self.refusals.check_room(entry, deadlines.earliest(), view)
+            self.refusals.check_end(self._forecast_end_s(entry, size, now_s, view), deadlines.total_s)
             self.refusals.check_attainment(entry, deadlines, now_s, view)
         except APIError:
             usage.take_back(now_s, reserved)
             raise
         return Visit(key, entry, size, deadlines, asyncio.get_running_loop().time(), reserved)
+
+    def _forecast_end_s(self, entry: Entry, size: Size, now_s: float, view: EngineView) -> float | None:
+        """When the answer would be complete, at the earliest that can be argued for; None if nothing is known. An
+        engine that nobody uses is asked: it may have become faster."""
+        others = self.books.on_their_way(entry.waiter.level)
+        waits = self.books.waiting(entry.waiter.level, view).sequences > 0
+        step_s = self._pace.step_s(view.running if waits else others + entry.sequences, now_s)
+        if not others or step_s is None:
+            return None
+        start_s = self.books.forecast_start_s(entry, view) or 0.0
+        return start_s + self._answers.at_least(size) * step_s
 
     def _entry(self, key: ApiKey, size: Size, asked: RequestClass | None) -> Entry:
         prompt_tokens = self._lengths.estimate(size)
@@ -191,6 +207,7 @@ class Door:
         if spent.counted:
             self._lengths.learn(visit.size, spent.prompt)
             per_answer = spent.output / visit.entry.sequences
+            self._answers.learn(visit.size, round(per_answer))
             self._output_tokens += _OUTPUT_WEIGHT * (per_answer - self._output_tokens)
         self.usage_of(visit.key).settle(self._clock(), visit.reserved_tokens, spent.prompt + spent.output)
         cost = spent.prompt + spent.output - visit.entry.waiter.cost
@@ -211,7 +228,9 @@ class Door:
     # -- what others ask -------------------------------------------------------------------------------------------
 
     def view(self) -> EngineView:
-        return engine_view(self._settings, self._snapshots())
+        snapshots = self._snapshots()
+        self._pace.note(snapshots, self._clock())
+        return engine_view(self._settings, snapshots)
 
     def usage_of(self, key: ApiKey) -> Usage:
         now_s = self._clock()

@@ -19,6 +19,10 @@ from proxima_server.errors import APIError, ErrorCode
 _DRAINED_BEFORE_RETRY = 0.25
 """Share of the queue that should have gone before those who were sent away come back."""
 
+COMPLETE_BY = 0.8
+"""Share of the time for an answer within which the forecast wants it complete: the forecast is a lower bound, and those
+who are let in next make all others slower."""
+
 
 class Rejection(StrEnum):
     """Why the door did not let a request in."""
@@ -85,6 +89,17 @@ class Refusals:
                 f"{start_within_s:g} s",
                 forecast_s - start_within_s,
             )
+
+    def check_end(self, end_s: float | None, total_s: float | None) -> None:
+        """Whether the forecast says that it can be complete within `total_s`."""
+        if end_s is None or total_s is None or end_s <= total_s * COMPLETE_BY:
+            return
+        self.count(Rejection.FORECAST)
+        raise self._queue_full(
+            f"The answer would be complete in about {end_s:.1f} s at the earliest, too close to its deadline of "
+            f"{total_s:g} s or past it",
+            max(end_s - total_s, total_s / 4),
+        )
 
     def check_attainment(self, entry: Entry, deadlines: Deadlines, now_s: float, view: EngineView) -> None:
         """Whether those on their way with such deadlines leave it a chance to meet its own."""

@@ -32,6 +32,8 @@ class Size:
     """Tokens given as ids."""
     declared_tokens: int | None
     """The cap on the output of all sequences together; None if the request sets none."""
+    least_tokens: int = 0
+    """What each answer has at the least, because the request says so."""
 
 
 def size_of(body: Mapping[str, Any]) -> Size:
@@ -41,7 +43,9 @@ def size_of(body: Mapping[str, Any]) -> Size:
     ids = sum(ids for _, ids in counts)
     sequences = _prompts(body.get("prompt")) * _positive(body.get("n"), 1)
     declared = next((value for name in _OUTPUT_FIELDS if (value := _positive(body.get(name), 0))), None)
-    return Size(sequences, text, ids, None if declared is None else declared * sequences)
+    endless = body.get("ignore_eos") is True and not body.get("stop") and not body.get("stop_token_ids")
+    least = declared if endless and declared is not None else _positive(body.get("min_tokens"), 0)
+    return Size(sequences, text, ids, None if declared is None else declared * sequences, least)
 
 
 class PromptLengths:
