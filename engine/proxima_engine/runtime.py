@@ -110,14 +110,14 @@ class EngineRuntime:
     @property
     def hang(self) -> str | None:
         """What is wrong with an engine that lives and has work, but makes no steps; None otherwise."""
-        stalled_s, limit_s = self.heartbeat.stalled_s, self.settings.lifecycle.hang_s
-        if self.phase is not EnginePhase.READY or not 0 < limit_s <= stalled_s:
+        stall, limit_s = self.heartbeat.worst, self.settings.lifecycle.hang_s
+        if self.phase is not EnginePhase.READY or not 0 < limit_s <= stall.seconds:
             return None
-        requests = self.heartbeat.unfinished
-        return f"the engine hangs: it has {requests} requests and made no step for {limit_s:g} s"
+        who = "the engine" if stall.rank is None else f"rank {stall.rank} of the engine"
+        return f"{who} hangs: it has {stall.unfinished} requests and made no step for {limit_s:g} s"
 
-    def _snapshot_steps(self) -> int:
-        return sum(snapshot.step for snapshot in self.snapshot_receiver.latest.values())
+    def _snapshot_steps(self) -> dict[int, int]:
+        return {rank: snapshot.step for rank, snapshot in self.snapshot_receiver.latest.items()}
 
     async def wait(self) -> EnginePhase:
         """Wait until the engine is READY, FAILED or STOPPED."""

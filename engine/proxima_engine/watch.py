@@ -11,6 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
+GAVE_UP = "The engine gave up the request before it was complete"
+"""What is said of a request that the engine ended although nobody had asked it to."""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineTimes:
@@ -35,6 +38,10 @@ class PromptWatch(Protocol):
 
     def ended(self, times: EngineTimes | None) -> None:
         """All of its outputs have arrived."""
+
+    def failed(self, error: Exception) -> None:
+        """No more outputs come: `error` is what the engine, or its client, said. vLLM's handlers turn it into events of
+        their protocols, of which some no longer tell what failed."""
 
 
 class RequestWatch(Protocol):

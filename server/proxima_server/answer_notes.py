@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from fastapi import Request
 
+from proxima_server.observability.record import current
+
 IGNORED_PARAMS = "x-proxima-ignored-params"
 QUEUE_MS = "x-proxima-queue-ms"
 
@@ -18,8 +20,6 @@ class AnswerNotes:
     """Parameters of the request that have no effect here, as dotted paths."""
     door_wait_s: float = 0.0
     """How long the request was held before the engine got it."""
-    engine_wait_s: float | None = None
-    """How long it then waited for its first step; None until that is known."""
     service_tier: str | None = None
     """The tier the request was served in, if it asked for one."""
 
@@ -28,8 +28,9 @@ class AnswerNotes:
         headers = {}
         if self.ignored:
             headers[IGNORED_PARAMS] = _listed(self.ignored)
-        if self.engine_wait_s is not None:
-            headers[QUEUE_MS] = f"{(self.door_wait_s + self.engine_wait_s) * 1000:.0f}"
+        engine_wait_s = current().engine_queued_s
+        if engine_wait_s is not None:
+            headers[QUEUE_MS] = f"{(self.door_wait_s + engine_wait_s) * 1000:.0f}"
         return headers
 
 

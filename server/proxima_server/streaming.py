@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
+from proxima_engine.watch import GAVE_UP
 from proxima_server.errors import APIError, ErrorCode
 
 ERROR_PREFIX = 'data: {"error":'
@@ -21,8 +22,6 @@ _ABORTED = '"finish_reason":"abort"'
 _REASONING = '"reasoning":'
 _REPEATED, _STOPPED = '"finish_reason":"repetition"', '"finish_reason":"stop"'
 
-ABORTED = "abort"
-ABORTED_MESSAGE = "The engine gave up the request before it was complete"
 FINISH_REASONS: Mapping[str, str] = {"repetition": "stop"}
 """What vLLM says and OpenAI's clients do not know."""
 
@@ -40,7 +39,7 @@ async def openai_events(
             if event.startswith(ERROR_PREFIX):
                 raise translate(json.loads(event.removeprefix("data: "))["error"])
             if _ABORTED in event:
-                raise APIError(ErrorCode.ENGINE_UNAVAILABLE, ABORTED_MESSAGE)
+                raise APIError(ErrorCode.ENGINE_UNAVAILABLE, GAVE_UP)
             if _REPEATED in event:
                 event = event.replace(_REPEATED, _STOPPED)  # noqa: PLW2901 - the same event
             if _REASONING in event:

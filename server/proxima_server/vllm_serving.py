@@ -31,12 +31,12 @@ from proxima_server import hints, parameters, schemas, streaming
 from proxima_server.answer_notes import AnswerNotes, notes_of
 from proxima_server.body import invalid, validation_error
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.observability.record import RequestRecord, current
 from proxima_server.schema_limits import check_repetitions
 from proxima_server.serving import Answer
 from proxima_server.shapes import mismatches
 from proxima_server.vllm_endpoints import ENDPOINTS, Endpoint
 from proxima_server.vllm_errors import REQUEST_ERRORS, ErrorTranslator
-from proxima_server.vllm_observed import Observed, ObservedClient, observed_request
 
 _logger = logging.getLogger(__name__)
 
@@ -60,20 +60,19 @@ class VLLMServing:
         handler = getattr(self._state, endpoint.handler, None)
         if handler is None:
             raise APIError(ErrorCode.NOT_SUPPORTED, f"The served model does not support {path}")
-        observed = Observed(notes_of(request))
-        observed_request.set(observed)
+        record, notes = current(), notes_of(request)
         try:
             parsed = self._parse(endpoint, body, request)
             result = await getattr(handler, endpoint.method)(parsed, _shown_to_vllm(request))
         except ValidationError as error:
             raise validation_error(error, body) from error
         except REQUEST_ERRORS as error:
-            raise self._errors.exception(observed.failure or error, body) from error
+            raise self._errors.exception(record.failure or error, body) from error
         if isinstance(result, ErrorResponse):
-            raise self._failed(result, body, observed)
+            raise self._failed(result, body, record)
         if isinstance(result, BaseModel):
-            return _document(result, observed.notes)
-        return result if isinstance(result, Response) else self._stream(path, result, body, observed)
+            return _document(result, notes)
+        return result if isinstance(result, Response) else self._stream(path, result, body, notes.service_tier)
 
     def has_first_token(self, request: Request) -> bool:
         # vLLM notes its id of the request there; each prompt of it has an id that begins with this one.
@@ -127,27 +126,31 @@ class VLLMServing:
             raise parameters.refused_ignored(notes.ignored[0])
         return parsed
 
-    def _failed(self, response: ErrorResponse, body: Mapping[str, Any], observed: Observed) -> APIError:
+    def _failed(self, response: ErrorResponse, body: Mapping[str, Any], record: RequestRecord) -> APIError:
         """The error of a request that vLLM answers with `response`: what the engine said is more precise."""
-        if observed.failure is not None:
-            return self._errors.exception(observed.failure, body)
+        if record.failure is not None:
+            return self._errors.exception(record.failure, body)
         return self._errors.response(response, body)
 
-    def _stream(self, path: str, source: Any, body: dict[str, Any], observed: Observed) -> AsyncGenerator[str, None]:
+    def _stream(
+        self, path: str, source: Any, body: dict[str, Any], service_tier: str | None
+    ) -> AsyncGenerator[str, None]:
+        record = current()
+
         def translate(error: Mapping[str, Any]) -> APIError:
             complete = {"message": "", "type": "", "code": 500, **error}
-            return self._failed(ErrorResponse.model_validate({"error": complete}), body, observed)
+            return self._failed(ErrorResponse.model_validate({"error": complete}), body, record)
 
         if path == "/v1/responses":
             events = streaming.response_events(source, translate)
         elif path == "/v1/messages":
             events = streaming.message_events(source, translate)
         else:
-            events = streaming.openai_events(source, translate, observed.notes.service_tier)
-        return self._guarded(events, body, observed)
+            events = streaming.openai_events(source, translate, service_tier)
+        return self._guarded(events, body, record)
 
     async def _guarded(
-        self, events: AsyncGenerator[str, None], body: dict[str, Any], observed: Observed
+        self, events: AsyncGenerator[str, None], body: dict[str, Any], record: RequestRecord
     ) -> AsyncGenerator[str, None]:
         """`events`, with what vLLM raises in our taxonomy."""
         async with aclosing(events):
@@ -155,7 +158,7 @@ class VLLMServing:
                 async for event in events:
                     yield event
             except REQUEST_ERRORS as error:
-                raise self._errors.exception(observed.failure or error, body) from error
+                raise self._errors.exception(record.failure or error, body) from error
 
     @cached_property
     def _inactive(self) -> tuple[str, ...]:
@@ -180,7 +183,7 @@ async def load(runtime: EngineRuntime) -> VLLMServing:
     if args.tool_parser_plugin:
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
     state = State()
-    client = ObservedClient(runtime.client)
+    client = runtime.client
     await init_app_state(client, state, args, await client.get_supported_tasks())
     return VLLMServing(runtime, state)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
 import multiprocessing
 import signal
@@ -46,16 +45,26 @@ class FakeClient:
         """Requests that the engine has, as the test says."""
         manager = SimpleNamespace(processes=[process])
         self.engine_core = SimpleNamespace(
-            resources=SimpleNamespace(engine_manager=manager), get_output_async=lambda: asyncio.sleep(0)
+            resources=SimpleNamespace(engine_manager=manager), get_output_async=self._outputs
         )
+        self.reports: list[int] = []
         self.output_processor = SimpleNamespace(get_num_unfinished_requests=lambda: self.unfinished)
 
     async def reset_mm_cache(self) -> None:
         pass
 
-    async def report(self) -> None:
-        """As vLLM's reader does when the engine core has made a step."""
+    def serve_on_ranks(self, ranks: dict[str, int]) -> None:
+        """As vLLM's client of several ranks: which of them has the request of each id."""
+        self.engine_core.reqs_in_flight = {name: rank.to_bytes(2, "little") for name, rank in ranks.items()}
+        self.output_processor.request_states = dict.fromkeys(ranks)
+
+    async def report(self, rank: int = 0) -> None:
+        """As vLLM's reader does when the engine core of `rank` has made a step."""
+        self.reports.append(rank)
         await self.engine_core.get_output_async()
+
+    async def _outputs(self) -> SimpleNamespace:
+        return SimpleNamespace(engine_index=self.reports[-1])
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.process.kill()

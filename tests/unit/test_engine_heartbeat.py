@@ -78,6 +78,30 @@ async def test_an_engine_with_work_that_reports_nothing_hangs_until_it_does(fast
     await engine.stop()
 
 
+async def test_a_rank_that_hangs_is_not_hidden_by_one_that_works(fast):
+    engine = EngineRuntime(settings(), build=FakeBuild("ready"))
+    engine.start()
+    await engine.wait()
+    engine.client.serve_on_ranks({"a": 0, "b": 1, "c": 1})
+
+    async def work_on(rank: int) -> None:
+        while True:
+            await engine.client.report(rank)
+            await asyncio.sleep(0)
+
+    working = asyncio.create_task(work_on(0))
+    await until(lambda: engine.hang is not None)
+    assert engine.hang.startswith("rank 1 of the engine hangs: it has 2 requests")
+    await engine.client.report(1)
+    await until(lambda: engine.hang is None)
+    # Its requests have been given up: without work there is nothing to report.
+    engine.client.output_processor.request_states.clear()
+    await asyncio.sleep(0.1)
+    assert engine.hang is None
+    working.cancel()
+    await engine.stop()
+
+
 async def test_ending_a_hung_engine_names_the_hang_as_the_cause(fast):
     engine = EngineRuntime(settings(), build=FakeBuild("ready"))
     engine.start()

@@ -12,10 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from proxima_config.forced_length import FIELD as FORCED_LENGTH
 from proxima_config.hints import RequestClass
+from proxima_engine import watch
 from proxima_server import hints, parameters
 from proxima_server.answer_notes import AnswerNotes
 from proxima_server.body import invalid
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.metrics.request_metrics import RequestMetrics
+from proxima_server.observability.record import RequestRecord
 from proxima_server.shapes import mismatches, twin, unrepresentable
 
 COMPLETIONS = "/v1/completions"
@@ -216,8 +219,11 @@ def test_numbers_the_engine_cannot_hold_are_found(body: dict[str, Any], path: st
 
 
 def test_headers_hold_what_clients_send() -> None:
-    notes = AnswerNotes(ignored=["a\r\nset-cookie: x", "ü", "", "b" * 5000], door_wait_s=1.0, engine_wait_s=0.25)
-    headers = notes.headers()
+    record = RequestRecord(RequestMetrics())
+    record.engine_queued_s = 0.25
+    token = watch.current.set(record)
+    headers = AnswerNotes(ignored=["a\r\nset-cookie: x", "ü", "", "b" * 5000], door_wait_s=1.0).headers()
+    watch.current.reset(token)
     assert headers["x-proxima-queue-ms"] == "1250"
     assert headers["x-proxima-ignored-params"].startswith("a??set-cookie:?x, ?, ?, bbb")
     assert len(headers["x-proxima-ignored-params"]) <= 1000

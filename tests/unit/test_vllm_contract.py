@@ -127,6 +127,7 @@ SYMBOLS = [
         for name in ("queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
     ],
     Relied("vllm.v1.engine.core_client.AsyncMPClient.get_output_async", f"{ENGINE}/heartbeat.py", "self"),
+    Relied("vllm.v1.engine.EngineCoreOutputs", f"{ENGINE}/heartbeat.py", "engine_index"),
     Relied(
         "vllm.v1.engine.output_processor.OutputProcessor.get_num_unfinished_requests", f"{ENGINE}/heartbeat.py", "self"
     ),
@@ -276,16 +277,9 @@ SYMBOLS = [
     Relied("vllm.entrypoints.serve.create_error_response", f"{SERVER}/vllm_errors.py"),
     Relied("vllm.entrypoints.serve.engine.protocol.ErrorResponse", f"{SERVER}/vllm_errors.py"),
     Relied("vllm.exceptions.GracefulHTTPError", f"{SERVER}/vllm_errors.py"),
-    Relied("vllm.exceptions.RetryableRequestError", f"{SERVER}/vllm_observed.py"),
+    Relied("vllm.exceptions.RetryableRequestError", f"{ENGINE}/watched_llm.py"),
     Relied("vllm.exceptions.VLLMError", f"{SERVER}/vllm_errors.py"),
-    Relied("vllm.exceptions.VLLMValidationError", f"{SERVER}/vllm_observed.py", "message parameter value"),
-    Relied(
-        "vllm.v1.engine.async_llm.AsyncLLM.generate",
-        f"{SERVER}/vllm_observed.py",
-        "self prompt sampling_params request_id",
-    ),
-    Relied("vllm.v1.metrics.stats.RequestStateStats.scheduled_ts", f"{SERVER}/vllm_observed.py"),
-    Relied("vllm.v1.metrics.stats.RequestStateStats.queued_ts", f"{SERVER}/vllm_observed.py"),
+    Relied("vllm.exceptions.VLLMValidationError", f"{ENGINE}/watched_llm.py", "message parameter value"),
     Relied("vllm.sampling_params.StructuredOutputsParams", f"{SERVER}/vllm_serving.py"),
     Relied(
         "vllm.v1.structured_output.backend_xgrammar.validate_xgrammar_grammar",
@@ -418,10 +412,19 @@ def test_sampling_draws_even_for_unfinished_prefills() -> None:
     assert "set_offset(gen.get_offset() - 4)" in inspect.getsource(GPUModelRunner._bookkeeping_sync)
 
 
+def test_the_client_of_several_ranks_knows_which_has_a_request() -> None:
+    """engine/heartbeat.py: in an attribute that the client of one rank does not have."""
+    from vllm.v1.engine.core_client import AsyncMPClient, DPLBAsyncMPClient
+
+    assert "reqs_in_flight[request.request_id] =" in inspect.getsource(DPLBAsyncMPClient.get_core_engine_for_request)
+    assert "reqs_in_flight" not in inspect.getsource(AsyncMPClient)
+
+
 def test_a_whole_answer_is_refused_by_what_the_engine_says_of_it() -> None:
-    """server/vllm_observed.py: reasons why the engine ended a request that no client asked it to end."""
+    """engine/watched_llm.py: reasons why the engine ended a request that no client asked it to end."""
     from vllm.v1.engine import FINISH_REASON_STRINGS
 
-    from proxima_server.streaming import ABORTED, FINISH_REASONS
+    from proxima_engine.watched_llm import ABORTED, FAILED
+    from proxima_server.streaming import FINISH_REASONS
 
-    assert {"stop", "length", "error", ABORTED, *FINISH_REASONS} == set(FINISH_REASON_STRINGS)
+    assert {"stop", "length", FAILED, ABORTED, *FINISH_REASONS} == set(FINISH_REASON_STRINGS)

@@ -80,6 +80,8 @@ class RequestRecord:
         """When the first of its prompts went to the engine."""
         self.engine_ids: list[str] = []
         """One for each of its prompts."""
+        self.engine_queued_s: float | None = None
+        """How long it waited there for its first step, in seconds."""
         self.scheduled_s: float | None = None
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
@@ -88,6 +90,8 @@ class RequestRecord:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
+        self.failure: Exception | None = None
+        """Why the engine did not answer it, as vLLM says so."""
 
     @property
     def outcome(self) -> Outcome:
@@ -158,6 +162,7 @@ class RequestRecord:
         self.first_token_s = at_s
         of_class.ttft.observe(at_s - self.arrived_s)
         if times is not None and self.sent_s is not None:
+            self.engine_queued_s = times.queued_s
             self.scheduled_s = max(self.sent_s, at_s - times.prefill_s)
             of_class.queue.observe(self.scheduled_s - self.read_s)
 
@@ -205,6 +210,9 @@ class PromptRecord:
         if not self._streamed and self._last_s and times is not None:
             sent_s = self._request.sent_s or 0.0
             self._request.first_token(max(sent_s, self._last_s - times.decode_s), times)
+
+    def failed(self, error: Exception) -> None:
+        self._request.failure = error
 
 
 _NOBODY = RequestMetrics()
