@@ -3,55 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import shutil
 import ssl
 from pathlib import Path
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from certificates import who_answers, write_certificate
 from fake_gateway import fake_gateway
 
 from proxima_config.errors import ConfigError
 from proxima_server.tls import Certificate
-
-
-def write_certificate(folder, organization="first", password=None):
-    """A certificate for localhost that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    encryption = serialization.NoEncryption()
-    if password is not None:
-        encryption = serialization.BestAvailableEncryption(password)
-    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
-    (folder / "key.pem").write_bytes(key.private_bytes(pem, kind, encryption))
-    return str(folder / "cert.pem"), str(folder / "key.pem")
-
-
-async def who_answers(address) -> str:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    _, writer = await asyncio.open_connection(*address, ssl=context)
-    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.close()
-    subject = x509.load_der_x509_certificate(shown).subject
-    return subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value
 
 
 async def test_requests_and_streams_over_https(tmp_path):
