@@ -11,7 +11,7 @@ from proxima_config.api_keys import ApiKey
 from proxima_config.hints import RequestClass
 from proxima_config.settings import DoorSettings, ProximaSettings
 from proxima_server.door.auth import ANONYMOUS
-from proxima_server.door.books import Books, EngineView, Entry
+from proxima_server.door.books import Books, EngineView, Entry, Load
 from proxima_server.door.classes import LEVELS, class_of
 from proxima_server.door.drain_rate import DrainRate
 from proxima_server.door.fair_queue import Waiter
@@ -124,13 +124,13 @@ def test_the_engine_takes_as_many_as_the_scheduler_needs_to_choose_from():
 # -- drain rate ----------------------------------------------------------------------------------------------------
 
 
-def measured(per_s: float, seconds: int, *, busy: bool = True) -> DrainRate:
+def measured(per_s: float, seconds: int, *, busy: bool = True, cost: float = 10) -> DrainRate:
     rate = DrainRate()
     rate.pass_time(0, busy=False)
     for step in range(1, seconds * 10 + 1):
         rate.pass_time(step / 10, busy=busy)
         for _ in range(round(step * per_s / 10) - round((step - 1) * per_s / 10)):
-            rate.depart(1)
+            rate.depart(1, cost)
     return rate
 
 
@@ -138,20 +138,28 @@ def measured(per_s: float, seconds: int, *, busy: bool = True) -> DrainRate:
 def test_a_steady_rate_is_found(per_s):
     rate = measured(per_s, 200)
     assert rate.per_s() == pytest.approx(per_s, rel=0.1)
-    assert per_s < rate.optimistic_per_s() < 1.5 * per_s + 0.5
+    assert per_s < 100 / rate.earliest_s(100, 1000) < 1.5 * per_s + 0.5
 
 
 def test_a_few_departures_say_nothing():
     rate = measured(1, 7)
     assert rate.per_s() is None
-    assert rate.optimistic_per_s() is None
+    assert rate.earliest_s(1, 10) is None
 
 
 def test_while_nobody_waits_the_rate_is_that_of_arrivals_and_does_not_count():
     assert measured(1, 100, busy=False).per_s() is None
 
 
+def test_short_requests_behind_long_ones_and_long_prompts_behind_short_ones_are_not_taken_to_be_slow():
+    seconds = measured(2, 200).earliest_s(100, 1000)
+    assert measured(2, 200, cost=1000).earliest_s(100, 1000) == pytest.approx(seconds / 100)
+    assert measured(2, 200).earliest_s(100, 100_000) == pytest.approx(seconds)
+
+
 # -- forecast ------------------------------------------------------------------------------------------------------
+
+NOBODY = Load()
 
 
 def busy_books(per_s: float, waiting: int, running: int, **changes) -> Books:
@@ -164,40 +172,33 @@ def busy_books(per_s: float, waiting: int, running: int, **changes) -> Books:
 def test_without_evidence_nothing_is_forecast():
     door = books()
     fill(door, 500)
-    assert door.forecast_start_s(entry(), EngineView(running=10)) is None
+    assert door.forecast_start_s(entry(), NOBODY, EngineView(running=10)) is None
 
 
 def test_with_room_a_request_starts_now():
-    assert busy_books(1, 0, 10).forecast_start_s(entry(), EngineView(running=10)) == 0
+    assert busy_books(1, 0, 10).forecast_start_s(entry(), NOBODY, EngineView(running=10)) == 0
 
 
 def test_the_forecast_is_on_the_early_side_of_what_the_rate_says():
-    forecast_s = busy_books(2, 100, 10).forecast_start_s(entry(), EngineView(running=10))
+    forecast_s = busy_books(2, 100, 10).forecast_start_s(entry(), NOBODY, EngineView(running=10))
     assert 30 < forecast_s < 50
 
 
 def test_the_scheduler_may_know_that_it_goes_faster():
     door = busy_books(2, 100, 10)
     view = EngineView(running=10, estimated_start_s={"default": 70.0, "priority": 3.0})
-    assert door.forecast_start_s(entry(), view) < 50
+    assert door.forecast_start_s(entry(), NOBODY, view) < 50
     view = EngineView(running=10, estimated_start_s={"default": 5.0})
-    assert door.forecast_start_s(entry(), view) == 5
-    assert door.forecast_start_s(entry(LONG), view) == 5, "a class without an estimate starts like the default"
+    assert door.forecast_start_s(entry(), NOBODY, view) == 5
+    told = door.forecast_start_s(entry(LONG), NOBODY, view)
+    assert told == 5, "a class without an estimate starts like the default"
 
 
 def test_who_waits_at_the_door_comes_on_top_of_what_the_scheduler_says():
     door = busy_books(2, 0, 10)
     fill(door, 100, "door")
     view = EngineView(running=10, estimated_start_s={"default": 5.0})
-    assert 35 < door.forecast_start_s(entry(), view) < 55
-
-
-def test_a_tenant_with_few_requests_waits_for_its_own_turns():
-    door = busy_books(2, 0, 10, tenant="flood")
-    fill(door, 400, "door", tenant="flood")
-    view = EngineView(running=10)
-    assert door.forecast_start_s(entry(tenant="flood"), view) > 100
-    assert door.forecast_start_s(entry(tenant="small"), view) < 2
+    assert 35 < door.forecast_start_s(entry(), Load(100, 1000, 1000), view) < 55
 
 
 # -- what the engine says ------------------------------------------------------------------------------------------

@@ -75,6 +75,28 @@ def test_everybody_goes_exactly_once_and_more_urgent_first(arrivals, data):
             assert of_one == [each for each in staying if (each.tenant, each.level) == (tenant, level)]
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), COSTS, st.integers(0, 2)), max_size=60),
+    st.integers(0, 20),
+    st.tuples(st.sampled_from("abcd"), st.integers(0, 2)),
+    st.data(),
+)
+def test_who_goes_before_a_newcomer_is_told_before_it_comes(arrivals, gone, newcomer, data):
+    queue = FairQueue(3, NEVER)
+    pushed = [waiter(tenant, cost, level=level, weight=ord(tenant) - 96) for tenant, cost, level in arrivals]
+    for each in pushed:
+        queue.push(each)
+    served(queue, min(gone, len(pushed)))
+    for each in pushed:
+        if data.draw(st.booleans()):
+            queue.remove(each)
+    mine = waiter(newcomer[0], level=newcomer[1], weight=ord(newcomer[0]) - 96)
+    told = list(queue.before(mine))
+    queue.push(mine)
+    before = served(queue, len(queue))
+    assert {id(each) for each in told} == {id(each) for each in before[: before.index(mine)]}
+
+
 def test_a_tenant_that_was_away_gets_no_credit():
     queue = FairQueue(3, NEVER)
     for _ in range(100):

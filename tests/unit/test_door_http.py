@@ -450,6 +450,22 @@ async def test_whose_answer_cannot_be_complete_in_time_is_refused_at_once_and_th
         assert await metric(gateway, "proxima_rejections_total", reason="forecast") == 1
 
 
+async def test_an_operator_may_want_everybody_let_in():
+    async with fake_gateway(door={"refuse_early": False}) as gateway:
+        await gateway.ready()
+        gateway.runtime.snapshot_receiver.latest[0] = snapshot(running=3, waiting={}, step_s=0.1)
+        gateway.serving.hold.clear()
+        async with asyncio.TaskGroup() as group:
+            other = group.create_task(gateway.client.post(COMPLETIONS, json=BODY))
+            while not gateway.serving.bodies:
+                await asyncio.sleep(0)
+            hopeless = {**BODY, "max_tokens": 100, "ignore_eos": True, "timeout": 0.3}
+            late = await gateway.client.post(COMPLETIONS, json=hopeless)
+            assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+            gateway.serving.hold.set()
+        assert other.result().status_code == 200
+
+
 # -- turns ---------------------------------------------------------------------------------------------------------
 
 

@@ -206,6 +206,25 @@ class TestHints:
         assert estimates["flex"] > 0
         finish(engine)
 
+    def test_estimates_leave_out_the_late_whom_a_newcomer_passes(self, engine: SteppingEngine) -> None:
+        for name in ("a", "b", "c"):
+            engine.add(name, 32 * 10, 4)
+        engine.drain()
+        engine.add("runs", 32 * 9, 40)
+        engine.step()
+        engine.add("waits", 32 * 10, 4, hints={hints.TTFT_BUDGET_S: 1.0})
+        engine.step()
+        assert engine.scheduler._report.snapshot().estimated_start_s["default"] > 0
+        engine.now_s += 2
+        estimates = engine.scheduler._report.snapshot().estimated_start_s
+        assert estimates["default"] == 0
+        assert estimates["flex"] > 0, "even late ones go before a less urgent class"
+        engine.now_s += 1000
+        assert engine.scheduler._report.snapshot().estimated_start_s["priority"] > 0, (
+            "it has waited too long to be passed"
+        )
+        finish(engine)
+
 
 def test_shared_prefixes_count_once(start: Start) -> None:
     """Two prompts share 20 of 21 blocks: together they need 23, and fit into 25 although 2 x 22 would not."""

@@ -49,6 +49,11 @@ class DoorSettings(Section):
         description="Requests that may wait inside the engine, for the scheduler to choose from. While there are API "
         "keys, those beyond wait at the door, where keys take turns by weight.",
     )
+    refuse_early: bool = Field(
+        default=True,
+        description="Refuse a request at once, with 429 queue_full, when the forecast says that it would miss its "
+        "deadline, or most with such a deadline miss it. Off, it is let in, and ended at its deadline.",
+    )
     long_prompt_tokens: int = Field(
         default=8192,
         ge=0,

@@ -40,6 +40,7 @@ class SchedulerReport:
         self._view = view
         self._guard = guard
         self._interval_s = options.snapshot_interval_s
+        self._max_wait_s = options.max_wait_s
         self._publisher: SnapshotPublisher | None = None
         if options.snapshot_endpoint:
             endpoint = os.path.expandvars(options.snapshot_endpoint)
@@ -200,12 +201,24 @@ class SchedulerReport:
 
     def _estimated_start_s(self) -> dict[str, float]:
         """By class, when a request that arrives now would start: those that go before it divided by the rate at which
-        requests end. Absent while some go before it and none has ended yet."""
-        waiting = Counter(CLASS_LEVEL[self._view.class_of(request)] for request, _ in self._waiting())
+        requests end. Absent while some go before it and none has ended yet.
+
+        As the policy orders them: it lets those pass who have waited for too long, and passes those of its level who
+        have missed the target for their first token.
+        """
+        now_s = self._scheduler.proxima_clock()
+        waiting, late, overdue = Counter[int](), Counter[int](), 0
+        for request, _ in self._waiting():
+            if request.num_output_tokens or now_s - request.arrival_time >= self._max_wait_s:
+                overdue += 1
+                continue
+            level = CLASS_LEVEL[self._view.class_of(request)]
+            waiting[level] += 1
+            late[level] += now_s - request.arrival_time > self._view.ttft_s_of(request)
         rate = self._finished.per_s()
         estimates = {}
         for request_class, level in CLASS_LEVEL.items():
-            ahead = sum(count for other, count in waiting.items() if other <= level)
+            ahead = overdue + sum(count for other, count in waiting.items() if other <= level) - late[level]
             if not ahead or rate:
                 estimates[str(request_class)] = ahead / rate if ahead else 0.0
         return estimates

@@ -81,6 +81,11 @@ class ViewBuilder:
         told = self._waiting.get(request.request_id)
         return hints_of(request).request_class if told is None else told.request_class
 
+    def ttft_s_of(self, request: Request) -> float:
+        """Seconds from arrival to its first token that a request is promised."""
+        told = self._waiting.get(request.request_id)
+        return self._as_waiting(request).ttft_s if told is None else told.ttft_s
+
     def deny(self, request_id: str | None) -> None:
         """Note which planned request vLLM had no blocks for in this step, if any."""
         self._denied = request_id

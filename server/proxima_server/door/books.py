@@ -50,16 +50,19 @@ class Load:
     sequences: float = 0
     tokens: float = 0
     """Of prompts, estimated."""
+    cost: float = 0
+    """Tokens of prompts and expected answers."""
 
-    def add(self, entry: Entry, sign: int) -> None:
+    def add(self, entry: Entry, sign: int = 1) -> None:
         self.sequences += sign * entry.sequences
         self.tokens += sign * entry.prompt_tokens
+        self.cost += sign * entry.waiter.cost
 
     def __add__(self, other: Load) -> Load:
-        return Load(self.sequences + other.sequences, self.tokens + other.tokens)
+        return Load(self.sequences + other.sequences, self.tokens + other.tokens, self.cost + other.cost)
 
     def __mul__(self, share: float) -> Load:
-        return Load(self.sequences * share, self.tokens * share)
+        return Load(self.sequences * share, self.tokens * share, self.cost * share)
 
 
 @dataclass
@@ -85,13 +88,13 @@ class Books:
 
     # -- movements -------------------------------------------------------------------------------------------------
 
-    def move(self, entry: Entry, place: Place | None, *, served: bool = True) -> None:
-        """To the door, into the engine, or out. Who leaves the engine without having been `served` shows nothing of how
-        fast it is."""
+    def move(self, entry: Entry, place: Place | None, *, served: bool = True, more_cost: float = 0) -> None:
+        """To the door, into the engine, or out, where it cost `more_cost` more than was expected. Who leaves the engine
+        without having been `served` shows nothing of how fast it is."""
         if entry.place is not None:
             self._counts[entry.place].add(entry, -1)
         if entry.place == "engine" and place is None and served:
-            self.drain.depart(entry.sequences)
+            self.drain.depart(entry.sequences, entry.waiter.cost + more_cost)
         entry.place, entry.counted_level = place, entry.waiter.level
         if place is not None:
             self._weights[entry.waiter.tenant] = entry.waiter.weight
@@ -105,8 +108,7 @@ class Books:
 
     def waiting(self, level: int, view: EngineView) -> Load:
         """What waits, at the door or in the engine, of that level and of more urgent ones."""
-        in_engine = self._counts["engine"].up_to(level)
-        return self._counts["door"].up_to(level) + in_engine * self._waiting_share(in_engine.sequences, view)
+        return self._counts["door"].up_to(level) + self._waiting_in_engine(level, view)
 
     def takes_more(self, level: int, view: EngineView) -> bool:
         """Whether so few of that level wait in the engine that the scheduler should get one more to choose from."""
@@ -142,26 +144,22 @@ class Books:
         own = sum(counts.tenants[entry.waiter.tenant].sequences for counts in self._counts.values())
         return share < 1 and own + entry.sequences <= limit * share
 
-    def forecast_start_s(self, entry: Entry, view: EngineView) -> float | None:
-        """When `entry` would start, at the earliest that can be argued for; None if nothing is known.
+    def forecast_start_s(self, entry: Entry, at_door: Load, view: EngineView) -> float | None:
+        """When `entry` would start, at the earliest that can be argued for, if `at_door` are those whose turns come
+        before its own; None if nothing is known.
 
-        The smaller of two: those who wait ahead of it at the fastest rate that the measurements allow, and the
-        scheduler's own estimate plus those at the door, whom it does not know of.
+        The smaller of two: all who go before it at the fastest rate that the measurements allow, and the scheduler's
+        own estimate plus those at the door, whom it does not know of.
         """
-        level = entry.waiter.level
-        ahead = self.waiting(level, view).sequences
-        if not ahead:
+        if not self.waiting(entry.waiter.level, view).sequences:
             return 0.0
-        rate = self.drain.optimistic_per_s()
-        if rate is None:
-            return None
-        # A tenant waits for its own turns only.
-        own_turns = (self._held(entry.waiter.tenant, view).sequences + 1) / self._share(entry.waiter)
-        measured_s = min(ahead, own_turns) / rate
+        ahead = self._before_in_engine(entry.waiter, view) + at_door
+        measured_s = self.drain.earliest_s(ahead.sequences, ahead.cost)
         told_s = view.estimated_start_s.get(entry.request_class, view.estimated_start_s.get(RequestClass.DEFAULT))
-        if told_s is None:
+        door_s = self.drain.earliest_s(at_door.sequences, at_door.cost)
+        if measured_s is None or door_s is None or told_s is None:
             return measured_s
-        return min(measured_s, told_s + self._counts["door"].up_to(level).sequences / rate)
+        return min(measured_s, told_s + door_s)
 
     def drained_s(self, fraction: float, level: int, view: EngineView) -> float:
         """Seconds until that part of what waits has started; 1 while the rate is not known."""
@@ -184,10 +182,28 @@ class Books:
         share = self._waiting_share(self._counts["engine"].up_to(LAST_LEVEL).sequences, view)
         return self._counts["door"].tenants[tenant] + self._counts["engine"].tenants[tenant] * share
 
+    def _before_in_engine(self, waiter: Waiter, view: EngineView) -> Load:
+        """What waits in the engine and is computed before `waiter`: the more urgent levels, and of its own what its
+        tenant has there with as much of others as their weights are worth. The scheduler keeps no turns, but nobody
+        waits there for all whom another tenant has sent before."""
+        urgent, level = self._waiting_in_engine(waiter.level - 1, view), self._waiting_in_engine(waiter.level, view)
+        everybody = self._counts["engine"].up_to(LAST_LEVEL).sequences
+        own = self._counts["engine"].tenants[waiter.tenant] * self._waiting_share(everybody, view)
+        fair = own * (1 / self._share(waiter))
+        return max(urgent, min(level, fair, key=_sequences), key=_sequences)
+
+    def _waiting_in_engine(self, level: int, view: EngineView) -> Load:
+        load = self._counts["engine"].up_to(level)
+        return load * self._waiting_share(load.sequences, view)
+
     @staticmethod
     def _waiting_share(in_engine: float, view: EngineView) -> float:
         """The part of those in the engine that waits there; they are taken to be as long as those that run."""
         return max(0.0, in_engine - view.running) / in_engine if in_engine else 0.0
+
+
+def _sequences(load: Load) -> float:
+    return load.sequences
 
 
 def _sum(loads: Iterable[Load]) -> Load:

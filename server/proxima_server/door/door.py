@@ -24,7 +24,7 @@ from proxima_server.door.attainment import Attainment
 from proxima_server.door.auth import key_of
 from proxima_server.door.books import Books, EngineView, Entry
 from proxima_server.door.classes import LEVELS, class_of
-from proxima_server.door.deadlines import HEADER, Deadline, Watch, asked_timeout_s, deadlines_of
+from proxima_server.door.deadlines import HEADER, Deadline, Deadlines, Watch, asked_timeout_s, deadlines_of
 from proxima_server.door.fair_queue import Waiter
 from proxima_server.door.keys import Keys
 from proxima_server.door.limits import Usage
@@ -136,23 +136,29 @@ class Door:
         reserved = entry.prompt_tokens + (size.declared_tokens or 0)
         self.refusals.check_limits(usage, reserved, now_s)
         try:
-            self.refusals.check_room(entry, deadlines.earliest(), view)
-            self.refusals.check_end(self._forecast_end_s(entry, size, now_s, view), deadlines.total_s)
-            self.refusals.check_attainment(entry, deadlines, now_s, view)
+            self.refusals.check_room(entry, view)
+            if self._settings.door.refuse_early:
+                self._check_deadlines(entry, size, deadlines, now_s, view)
         except APIError:
             usage.take_back(now_s, reserved)
             raise
         return Visit(key, entry, size, deadlines, asyncio.get_running_loop().time(), reserved)
 
-    def _forecast_end_s(self, entry: Entry, size: Size, now_s: float, view: EngineView) -> float | None:
-        """When the answer would be complete, at the earliest that can be argued for; None if nothing is known. An
-        engine that nobody uses is asked: it may have become faster."""
+    def _check_deadlines(self, entry: Entry, size: Size, deadlines: Deadlines, now_s: float, view: EngineView) -> None:
+        start_s = self.books.forecast_start_s(entry, self.turns.before(entry), view)
+        self.refusals.check_start(start_s, deadlines.earliest())
+        end_s = self._forecast_end_s(entry, size, start_s or 0.0, now_s, view)
+        self.refusals.check_end(end_s, deadlines.total_s)
+        self.refusals.check_attainment(entry, deadlines, now_s, view)
+
+    def _forecast_end_s(self, entry: Entry, size: Size, start_s: float, now_s: float, view: EngineView) -> float | None:
+        """When the answer would be complete, at the earliest that can be argued for, if it starts in `start_s`; None if
+        nothing is known. An engine that nobody uses is asked: it may have become faster."""
         others = self.books.on_their_way(entry.waiter.level)
         waits = self.books.waiting(entry.waiter.level, view).sequences > 0
         step_s = self._pace.step_s(view.running if waits else others + entry.sequences, now_s)
         if not others or step_s is None:
             return None
-        start_s = self.books.forecast_start_s(entry, view) or 0.0
         return start_s + self._answers.at_least(size) * step_s
 
     def _entry(self, key: ApiKey, size: Size, asked: RequestClass | None) -> Entry:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -53,11 +54,19 @@ class FairQueue:
     def push(self, waiter: Waiter) -> None:
         waiter.home = waiter.level
         clock = self._clocks[waiter.level]
-        waiter.start_tag = max(clock.virtual, clock.finish_tags.get(waiter.tenant, 0.0))
+        waiter.start_tag = self._start_tag(waiter)
         clock.finish_tags[waiter.tenant] = waiter.start_tag + waiter.cost / waiter.weight
         heapq.heappush(clock.heap, (waiter.start_tag, next(self._tickets), waiter))
         self._by_age.append(waiter)
         self._waiting += 1
+
+    def before(self, waiter: Waiter) -> Iterator[Waiter]:
+        """Those whose turns would come before that of `waiter`, did it come now and nobody after it."""
+        tag = self._start_tag(waiter)
+        for level, clock in enumerate(self._clocks[: waiter.level + 1]):
+            for start_tag, _, each in clock.heap:
+                if each.waiting and (level < waiter.level or start_tag <= tag):
+                    yield each
 
     def remove(self, waiter: Waiter) -> None:
         """Somebody gave up waiting; nothing happens if it has gone already. Its turn is not given back: whoever comes
@@ -91,6 +100,10 @@ class FairQueue:
     def charge(self, waiter: Waiter, cost: float) -> None:
         """What `waiter` cost in the end is `cost` more than was assumed when it came; less if negative."""
         self._clocks[waiter.home].finish_tags[waiter.tenant] += cost / waiter.weight
+
+    def _start_tag(self, waiter: Waiter) -> float:
+        clock = self._clocks[waiter.level]
+        return max(clock.virtual, clock.finish_tags.get(waiter.tenant, 0.0))
 
 
 def _top(clock: _Clock) -> Waiter | None:

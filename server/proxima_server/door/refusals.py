@@ -71,8 +71,8 @@ class Refusals:
         headers = {**usage.headers(now_s), **retry.headers(wait_s, self.draw())}
         raise APIError(ErrorCode.RATE_LIMIT_EXCEEDED, _limit_message(usage.key.name, exceeded), headers=headers)
 
-    def check_room(self, entry: Entry, start_within_s: float | None, view: EngineView) -> None:
-        """Whether the queue takes it, and the forecast says that it can start within `start_within_s`."""
+    def check_room(self, entry: Entry, view: EngineView) -> None:
+        """Whether the queue takes it."""
         exceeded = self._books.exceeded_bound(entry, view)
         if exceeded is not None:
             self.count(Rejection(f"queue_{exceeded}"))
@@ -81,14 +81,16 @@ class Refusals:
                 f"The queue is full: {waiting.sequences:.0f} requests wait, about {waiting.tokens:.0f} prompt tokens",
                 self.retry_s(view, entry.waiter.level),
             )
-        forecast_s = self._books.forecast_start_s(entry, view)
-        if forecast_s is not None and start_within_s is not None and forecast_s > start_within_s:
-            self.count(Rejection.FORECAST)
-            raise self._queue_full(
-                f"The request would start in about {forecast_s:.0f} s at the earliest, past its deadline of "
-                f"{start_within_s:g} s",
-                forecast_s - start_within_s,
-            )
+
+    def check_start(self, start_s: float | None, within_s: float | None) -> None:
+        """Whether the forecast says that it can start within `within_s`."""
+        if start_s is None or within_s is None or start_s <= within_s:
+            return
+        self.count(Rejection.FORECAST)
+        raise self._queue_full(
+            f"The request would start in about {start_s:.1f} s at the earliest, past its deadline of {within_s:g} s",
+            start_s - within_s,
+        )
 
     def check_end(self, end_s: float | None, total_s: float | None) -> None:
         """Whether the forecast says that it can be complete within `total_s`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from proxima_server.door.books import Books, EngineView
+from proxima_server.door.books import Books, EngineView, Entry, Load
 from proxima_server.door.classes import LAST_LEVEL
 from proxima_server.door.fair_queue import FairQueue, Waiter
 from proxima_server.door.visit import Visit
@@ -31,6 +31,13 @@ class Turns:
     def waiting(self) -> list[Visit]:
         return list(self._visits.values())
 
+    def before(self, entry: Entry) -> Load:
+        """What waits at the door and goes in before `entry`, did it come now."""
+        load = Load()
+        for waiter in self._queue.before(entry.waiter):
+            load.add(self._visits[waiter].entry)
+        return load
+
     def join(self, visit: Visit) -> None:
         """Wait for the turn, which sets `visit.granted`; at once if there is room."""
         self._books.move(visit.entry, "door")
@@ -44,7 +51,7 @@ class Turns:
         self._queue.charge(visit.entry.waiter, cost)
         self._visits.pop(visit.entry.waiter, None)
         self._books.pass_time(self._clock(), self._view())
-        self._books.move(visit.entry, None, served=served)
+        self._books.move(visit.entry, None, served=served, more_cost=cost)
         self.let_in()
 
     def let_in(self) -> None:
