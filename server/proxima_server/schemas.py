@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -72,7 +73,7 @@ def _inside(value: Any, *fields: str) -> Any:
 
 
 def _problem(schema: Mapping[str, Any]) -> str | None:
-    """What keeps `schema` from being checked and used: its size, or a reference to another document.
+    """What keeps `schema` from being checked and used: its size, or a reference to another document or to itself.
 
     Nobody fetches other documents, so such a reference would constrain nothing.
     """
@@ -90,7 +91,62 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
             pending += value.values()
         elif isinstance(value, list):
             pending += value
-    return None
+    return "no text fits it: a '$ref' leads back to itself" if _leads_back(schema) else None
+
+
+def _leads_back(root: Mapping[str, Any]) -> bool:
+    """Whether following references from some place in `root` comes to that place again with no text in between."""
+    finished: set[int] = set()
+    for start in _objects(root):
+        path = [(start, _in_place(start, root))]
+        on_path = {id(start)}
+        while path and id(start) not in finished:
+            here, rest = path[-1]
+            target = next(rest, None)
+            if target is None:
+                path.pop()
+                on_path.discard(id(here))
+                finished.add(id(here))
+            elif id(target) in on_path:
+                return True
+            elif id(target) not in finished:
+                path.append((target, _in_place(target, root)))
+                on_path.add(id(target))
+    return False
+
+
+def _objects(root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    pending: list[Any] = [root]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Mapping):
+            yield value
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+def _in_place(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The schemas that all must fit what fits `schema`, the same text and not a part of it."""
+    reference = schema.get("$ref")
+    targets: list[Any] = [_target(reference, root)] if isinstance(reference, str) else []
+    for name in ("allOf", "anyOf", "oneOf"):
+        members = schema.get(name)
+        if isinstance(members, list) and (name == "allOf" or len(members) == 1):
+            targets += members
+    return (target for target in targets if isinstance(target, Mapping))
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    """What `reference` points to; None where it is no pointer of JSON, or leads nowhere."""
+    here: Any = root
+    for part in unquote(reference).split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(here, Mapping):
+            here = here.get(name)
+        else:
+            here = here[int(name)] if isinstance(here, list) and name.isdecimal() and int(name) < len(here) else None
+    return here if reference == "#" or reference.startswith("#/") else None
 
 
 def _short(message: str) -> str:

@@ -42,6 +42,8 @@ class Endpoint:
     handler: str
     """Attribute of vLLM's application state."""
     method: str = "__call__"
+    any_role: bool = True
+    """Whether the models accept whatever `role` a message has."""
 
     def request(self, body: Mapping[str, Any]) -> type[BaseModel]:
         return self.requests[-1 if "messages" in body else 0]
@@ -64,10 +66,18 @@ ENDPOINTS: Mapping[str, Endpoint] = {
     ),
     "/v1/responses": Endpoint((ResponsesRequest,), ResponsesResponse, "openai_serving_responses", "create_responses"),
     "/v1/messages": Endpoint(
-        (AnthropicMessagesRequest,), AnthropicMessagesResponse, "anthropic_serving_messages", "create_messages"
+        (AnthropicMessagesRequest,),
+        AnthropicMessagesResponse,
+        "anthropic_serving_messages",
+        "create_messages",
+        any_role=False,
     ),
     "/v1/messages/count_tokens": Endpoint(
-        (AnthropicCountTokensRequest,), AnthropicCountTokensResponse, "anthropic_serving_messages", "count_tokens"
+        (AnthropicCountTokensRequest,),
+        AnthropicCountTokensResponse,
+        "anthropic_serving_messages",
+        "count_tokens",
+        any_role=False,
     ),
     "/v1/embeddings": Endpoint(
         (EmbeddingCompletionRequest, EmbeddingChatRequest), EmbeddingResponse, "serving_embedding"

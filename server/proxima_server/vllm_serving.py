@@ -21,22 +21,20 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tool_parsers import ToolParserManager
-from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
 from proxima_engine.runtime import EngineRuntime
-from proxima_server import hints, parameters, schemas, streaming
+from proxima_server import hints, messages, parameters, schemas, streaming
 from proxima_server.answer_notes import AnswerNotes, notes_of
-from proxima_server.body import invalid, validation_error
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.observability.record import RequestRecord, current
 from proxima_server.schema_limits import check_repetitions
 from proxima_server.serving import Answer
 from proxima_server.shapes import mismatches
+from proxima_server.validation import invalid, validation_error
 from proxima_server.vllm_endpoints import ENDPOINTS, Endpoint
 from proxima_server.vllm_errors import REQUEST_ERRORS, ErrorTranslator
+from proxima_server.vllm_grammars import can_constrain, check_grammar
 
 _logger = logging.getLogger(__name__)
 
@@ -54,6 +52,7 @@ class VLLMServing:
         self._runtime = runtime
         self._state = state
         self._errors = ErrorTranslator(self._cause_of_death)
+        self._template = _chat_template(state)
 
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> Answer:
         endpoint = ENDPOINTS[path]
@@ -63,7 +62,8 @@ class VLLMServing:
         record, notes = current(), notes_of(request)
         try:
             parsed = self._parse(endpoint, body, request)
-            result = await getattr(handler, endpoint.method)(parsed, _shown_to_vllm(request))
+            result = await self._unknown_model(handler, parsed)
+            result = result or await getattr(handler, endpoint.method)(parsed, _shown_to_vllm(request))
         except ValidationError as error:
             raise validation_error(error, body) from error
         except REQUEST_ERRORS as error:
@@ -101,12 +101,14 @@ class VLLMServing:
         """The request as vLLM takes it. Raises APIError, ValidationError or what vLLM's validators raise."""
         model, notes = endpoint.request(body), notes_of(request)
         parameters.refuse_unsupported(body)
+        messages.check(body, self._template_knows if endpoint.any_role else None)
         wrong = mismatches(endpoint.shapes[model], body)
         if wrong:
             raise invalid(wrong, body)
         check_repetitions(body)
         schemas.check(body)
-        schemas.constrain_forced_calls(body, _has_grammar)
+        check_grammar(body)
+        schemas.constrain_forced_calls(body, can_constrain)
         without_effect = parameters.without_effect(body) + [name for name in self._inactive if body.get(name)]
         body.pop("request_id", None)
         served = parameters.tier_of(hints.hints_of(request).request_class)
@@ -125,6 +127,18 @@ class VLLMServing:
         if notes.ignored and self._runtime.settings.server.strict_params:
             raise parameters.refused_ignored(notes.ignored[0])
         return parsed
+
+    async def _unknown_model(self, handler: Any, parsed: Any) -> ErrorResponse | None:
+        """What vLLM says of a model that is not served. Asked this alone, it does not log an error of its own."""
+        models = self._state.openai_serving_models
+        if models.is_base_model(parsed.model) or parsed.model in models.lora_requests:
+            return None
+        refused: ErrorResponse | None = await handler._check_model(parsed)  # noqa: SLF001 - in the contract
+        return refused
+
+    def _template_knows(self, role: str) -> bool:
+        """Whether the chat template, where there is one, has a word for `role`."""
+        return not self._template or f"'{role}'" in self._template or f'"{role}"' in self._template
 
     def _failed(self, response: ErrorResponse, body: Mapping[str, Any], record: RequestRecord) -> APIError:
         """The error of a request that vLLM answers with `response`: what the engine said is more precise."""
@@ -195,13 +209,11 @@ def _shown_to_vllm(request: Request) -> Request:
     return Request({**request.scope, "headers": headers}, request.receive)
 
 
-def _has_grammar(schema: Mapping[str, Any]) -> bool:
-    """Whether text can be constrained to `schema`."""
-    try:
-        validate_xgrammar_grammar(SamplingParams(structured_outputs=StructuredOutputsParams(json=dict(schema))))
-    except (VLLMValidationError, ValueError, TypeError):
-        return False
-    return True
+def _chat_template(state: State) -> str:
+    """The text of the chat template, or of all that there are; empty where the model has none."""
+    tokenizer = state.engine_client.tokenizer
+    own = getattr(tokenizer, "chat_template", None)
+    return str(getattr(state.openai_serving_chat, "chat_template", None) or own or "")
 
 
 def _document(result: BaseModel, notes: AnswerNotes) -> bytes:

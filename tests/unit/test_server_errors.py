@@ -10,9 +10,9 @@ import pytest
 from fake_gateway import fake_gateway
 from pydantic import BaseModel, Field, ValidationError
 
-from proxima_server.body import validation_error
 from proxima_server.errors import KINDS, MAX_MESSAGE_CHARS, MAX_PARAM_CHARS, APIError, ErrorCode, code_of_status
 from proxima_server.request_id import AddRequestId
+from proxima_server.validation import validation_error
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}

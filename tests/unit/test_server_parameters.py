@@ -15,11 +15,11 @@ from proxima_config.hints import RequestClass
 from proxima_engine import watch
 from proxima_server import hints, parameters
 from proxima_server.answer_notes import AnswerNotes
-from proxima_server.body import invalid
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.metrics.request_metrics import RequestMetrics
 from proxima_server.observability.record import RequestRecord
 from proxima_server.shapes import mismatches, twin, unrepresentable
+from proxima_server.validation import invalid
 
 COMPLETIONS = "/v1/completions"
 

@@ -24,6 +24,13 @@ FORMAT = "response_format.json_schema.schema"
         pytest.param(response_format({"properties": {"a": 5}}), FORMAT, f"{FORMAT}.properties.a", id="inside"),
         pytest.param(response_format({"$ref": "http://a/b"}), FORMAT, "http://a/b", id="elsewhere"),
         pytest.param(response_format({"enum": list(range(30_000))}), FORMAT, "20000", id="size"),
+        pytest.param(response_format({"$ref": "#"}), FORMAT, "back to itself", id="itself"),
+        pytest.param(
+            response_format({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/b~1"}]}, "b/": {"$ref": "#/%24defs/a"}}}),
+            FORMAT,
+            "back to itself",
+            id="in_a_circle",
+        ),
         pytest.param({"structured_outputs": {"json": {"required": "a"}}}, "structured_outputs.json", "", id="vllm"),
         pytest.param({"text": {"format": {"schema": {"enum": 5}}}}, "text.format.schema", "", id="responses"),
         pytest.param({"tools": [{"input_schema": {"type": 5}}]}, "tools[0].input_schema", "", id="messages"),
@@ -44,6 +51,10 @@ def test_what_is_no_schema_is_named(body: dict[str, Any], param: str, says: str)
     [
         pytest.param(response_format({"$ref": "#/$defs/a", "$defs": {"a": {}}}), id="own_reference"),
         pytest.param(response_format({"properties": {"$ref": {"type": "string"}}}), id="property_of_that_name"),
+        pytest.param(response_format({"properties": {"a": {"$ref": "#"}}}), id="a_tree"),
+        pytest.param(response_format({"anyOf": [{"$ref": "#"}, {"type": "string"}]}), id="another_way_out"),
+        pytest.param(response_format({"$ref": "#/$defs/0/x", "$defs": {}}), id="nowhere"),
+        pytest.param(response_format({"$ref": "#a", "allOf": [{}, {}]}), id="an_anchor"),
         pytest.param(
             response_format({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}]}), id="older_draft"
         ),

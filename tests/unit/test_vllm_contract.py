@@ -231,6 +231,15 @@ SYMBOLS = [
         f"{SERVER}/vllm_serving.py",
         "self",
     ),
+    Relied(
+        "vllm.entrypoints.openai.models.serving.OpenAIServingModels.is_base_model",
+        f"{SERVER}/vllm_serving.py",
+        "self model_name",
+    ),
+    Relied(
+        "vllm.entrypoints.serve.engine.serving.BaseServing._check_model", f"{SERVER}/vllm_serving.py", "self request"
+    ),
+    Relied("vllm.v1.engine.async_llm.AsyncLLM.tokenizer", f"{SERVER}/vllm_serving.py"),
     *[
         Relied(f"vllm.entrypoints.{name}", f"{SERVER}/vllm_endpoints.py")
         for name in (
@@ -280,10 +289,10 @@ SYMBOLS = [
     Relied("vllm.exceptions.RetryableRequestError", f"{ENGINE}/watched_llm.py"),
     Relied("vllm.exceptions.VLLMError", f"{SERVER}/vllm_errors.py"),
     Relied("vllm.exceptions.VLLMValidationError", f"{ENGINE}/watched_llm.py", "message parameter value"),
-    Relied("vllm.sampling_params.StructuredOutputsParams", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.sampling_params.StructuredOutputsParams", f"{SERVER}/vllm_grammars.py"),
     Relied(
         "vllm.v1.structured_output.backend_xgrammar.validate_xgrammar_grammar",
-        f"{SERVER}/vllm_serving.py",
+        f"{SERVER}/vllm_grammars.py",
         "sampling_params",
     ),
     Relied("vllm.reasoning.ReasoningParserManager.import_reasoning_parser", f"{ENGINE}/launch.py"),

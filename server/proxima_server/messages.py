@@ -1,0 +1,94 @@
+"""The messages of a chat, checked before vLLM's models see them.
+
+Those models accept any role, for templates that know more of them, and messages without content; what they refuse, they
+refuse for each member of a large union at once, or for a part of an iterator, whose place nobody can tell any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxima_server.validation import missing, wrong
+
+ROLES = ("developer", "system", "user", "assistant", "tool", "function")
+TellsOfRole = Callable[[str], bool]
+_SPEAK = frozenset({"developer", "system", "user"})
+"""Whose messages are nothing without content."""
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+
+
+def check(body: Mapping[str, Any], template_knows: TellsOfRole | None) -> None:
+    """Raises APIError naming the first thing in the messages of `body` that is no chat.
+
+    `template_knows` tells whether the model's chat template has a word for a role that OpenAI's API does not know; None
+    where other code checks roles. What is no array of objects is left to the models.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return
+    if not messages:
+        raise wrong("messages", "it must have at least one message", messages)
+    for index, message in enumerate(messages):
+        # Messages of OpenAI's Harmony format say by `author` who speaks.
+        if isinstance(message, Mapping) and "author" not in message:
+            _check_message(f"messages[{index}]", message, template_knows)
+
+
+def _check_message(name: str, message: Mapping[str, Any], template_knows: TellsOfRole | None) -> None:
+    if "role" not in message:
+        raise missing(f"{name}.role")
+    role = message["role"]
+    if not isinstance(role, str):
+        raise wrong(f"{name}.role", "it must be a string", role)
+    if template_knows and role not in ROLES and not template_knows(role):
+        raise wrong(f"{name}.role", f"it must be {', '.join(map(repr, ROLES[:-1]))} or {ROLES[-1]!r}", role)
+    content = message.get("content")
+    if content is None and role in _SPEAK:
+        if "content" not in message:
+            raise missing(f"{name}.content")
+        raise wrong(f"{name}.content", "it must be a string or an array", None)
+    if content is not None and not isinstance(content, str | list):
+        raise wrong(f"{name}.content", "it must be a string or an array", content)
+    if isinstance(content, list):
+        for index, part in enumerate(content):
+            _check_part(f"{name}.content[{index}]", part)
+    if message.get("tool_calls") is not None:
+        _check_calls(f"{name}.tool_calls", message["tool_calls"])
+
+
+def _check_part(name: str, part: Any) -> None:
+    if isinstance(part, str):
+        return
+    if not isinstance(part, Mapping):
+        raise wrong(name, "it must be an object", part)
+    kind = part.get("type")
+    if kind is not None and not isinstance(kind, str):
+        raise wrong(f"{name}.type", "it must be a string", kind)
+    if kind in _TEXT_PARTS:
+        _require_string(name, part, "text")
+
+
+def _check_calls(name: str, calls: Any) -> None:
+    if not isinstance(calls, list):
+        raise wrong(name, "it must be an array", calls)
+    for index, call in enumerate(calls):
+        here = f"{name}[{index}]"
+        if not isinstance(call, Mapping):
+            raise wrong(here, "it must be an object", call)
+        if call.get("type") == "custom":
+            continue
+        function = call.get("function")
+        if "function" not in call:
+            raise missing(f"{here}.function")
+        if not isinstance(function, Mapping):
+            raise wrong(f"{here}.function", "it must be an object", function)
+        _require_string(f"{here}.function", function, "name")
+        _require_string(f"{here}.function", function, "arguments")
+
+
+def _require_string(name: str, value: Mapping[str, Any], field: str) -> None:
+    if field not in value:
+        raise missing(f"{name}.{field}")
+    if not isinstance(value[field], str):
+        raise wrong(f"{name}.{field}", "it must be a string", value[field])
