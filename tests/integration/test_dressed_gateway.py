@@ -154,7 +154,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(gateway, folder)
             await asyncio.sleep(0.5)
 
 
-def test_a_second_signal_ends_the_process_now_and_tells_who_is_left(gateway, client, operator):
+def test_an_operator_drains_it_and_a_second_signal_ends_it_now_and_tells_who_is_left(gateway, client, operator):
     lines: list[str] = []
     begun = threading.Event()
 
@@ -169,9 +169,12 @@ def test_a_second_signal_ends_the_process_now_and_tells_who_is_left(gateway, cli
     reading = threading.Thread(target=read)
     reading.start()
     assert begun.wait(60)
-    gateway.process.send_signal(signal.SIGTERM)
+    told = operator.post("/admin/drain")
+    assert (told.status_code, told.json()["remaining_requests"]) == (202, 1)
     gateway.wait_for(operator, "/health/ready", 503)
-    # The first one lets it finish, and sends all others elsewhere; also those who only ask what there is.
+    # As the first signal does, which comes next where a pod is taken away, it lets those who run finish, and sends all
+    # others elsewhere; also those who only ask what there is.
+    gateway.process.send_signal(signal.SIGTERM)
     with httpx.Client(base_url=gateway.url, trust_env=False, timeout=60, verify=False) as other:
         models = other.get("/v1/models")
     assert (models.status_code, models.json()["error"]["code"]) == (503, "server_draining")

@@ -212,10 +212,10 @@ class TestHints:
         engine.drain()
         engine.add("runs", 32 * 9, 40)
         engine.step()
-        engine.add("waits", 32 * 10, 4, hints={hints.TTFT_BUDGET_S: 1.0})
+        engine.add("waits", 32 * 10, 4, hints={hints.TTFT_BUDGET_S: 0.5})
         engine.step()
         assert engine.scheduler._report.snapshot().estimated_start_s["default"] > 0
-        engine.now_s += 2
+        engine.now_s += 1
         estimates = engine.scheduler._report.snapshot().estimated_start_s
         assert estimates["default"] == 0
         assert estimates["flex"] > 0, "even late ones go before a less urgent class"
