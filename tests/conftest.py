@@ -32,6 +32,9 @@ SHARED_GATEWAY = [
     "192",
     "--max-num-batched-tokens",
     "512",
+    # Comments in each stream of each client, who must not trip over them.
+    "--ping-s",
+    "0.1",
     # Does nothing to requests that do not ask for a length.
     "--logits-processors",
     PROCESSOR,

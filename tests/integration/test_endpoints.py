@@ -16,7 +16,7 @@ MODEL = "smollm2-135m"
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_curl_gets_server_sent_events(gateway_url):
-    body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 4, "temperature": 0, "stream": True}
+    body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 64, "ignore_eos": True, "stream": True}
     command = ["curl", "-sSN", "-i", "--noproxy", "*", f"{gateway_url}/v1/completions"]
     command += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
@@ -28,6 +28,7 @@ def test_curl_gets_server_sent_events(gateway_url):
     lines = [line for line in events.split("\n") if line and not line.startswith(":")]
     assert lines[-1] == "data: [DONE]"
     assert all(line.startswith("data: ") for line in lines)
+    assert ": ping" in events, "no client may trip over what keeps proxies patient"
     reasons = [json.loads(line.removeprefix("data: "))["choices"][0]["finish_reason"] for line in lines[:-1]]
     assert [reason for reason in reasons if reason] == ["length"]
 

@@ -34,7 +34,7 @@ async def test_many_seeded_streams_on_a_small_pool_all_finish(client):
         }
         async with client.stream("POST", "/v1/completions", json=body) as response:
             assert response.status_code == 200
-            return [line async for line in response.aiter_lines() if line]
+            return [line async for line in response.aiter_lines() if line.startswith("data:")]
 
     streams = await asyncio.gather(*(stream(number) for number in range(STREAMS)))
     for lines in streams:
