@@ -4,7 +4,9 @@
     .venv/bin/python scripts/soak.py --minutes 480 MODEL -- --scheduler native
 
 Load and rest alternate. In each rest nothing may be left: no KV block, no request, no task, no socket. Memory of the
-gateway and of the engine is compared between the rests after the first quarter, when caches have filled, and the end.
+gateway and of the engine is compared between the rests after the first quarter, when caches have filled, and the end:
+what is allocated in each process (`soak_probe/`), which a leak makes grow and nothing else, and, after what is free was
+given back, the size of the processes, which holds the gaps of the heap as well.
 Prints one line of JSON for each rest and one with the verdict; exit code 1 says that something grew.
 """
 
@@ -14,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 import socket
@@ -25,7 +28,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import psutil
@@ -33,14 +36,22 @@ import psutil
 WORKERS = 32
 LOAD_S = 15.0
 SETTLE_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 10.0
+PROBE = Path(__file__).parent / "soak_probe"
 SETTLED_S = 1.0
 """Snapshots of the scheduler and closing of sockets are a little late."""
 MAX_OUTPUT_TOKENS = 200
 
-NOISE_MIB = {"gateway_mib": 32, "engine_mib": 256}
-"""What may be kept however long the run: by allocators, and in the engine by torch's kernels for each shape of a batch
-that they have met."""
-MAX_MIB_PER_1000_REQUESTS = 1.0
+# What may be kept however long the run, and for each thousand requests. Caches fill late; in the size of the engine are
+# also the gaps in its heap, which grow with each shape of a batch that torch's kernels have met.
+KEPT = {
+    "gateway_malloc_mib": (8, 0.25),
+    "engine_malloc_mib": (16, 0.25),
+    "gateway_blocks": (20_000, 500),
+    "engine_blocks": (20_000, 500),
+    "gateway_mib": (32, 1.0),
+    "engine_mib": (256, 1.0),
+}
 
 JSON = {"Content-Type": "application/json"}
 # Short prompts, pieces of one long text, and one that is refused for its length.
@@ -55,6 +66,12 @@ class Rest:
     requests: int
     gateway_mib: float
     engine_mib: float
+    gateway_malloc_mib: float
+    """Allocated by malloc."""
+    engine_malloc_mib: float
+    gateway_blocks: int
+    """Allocated by Python."""
+    engine_blocks: int
     sockets: int
     threads: int
     tasks: int
@@ -77,15 +94,17 @@ def main() -> int:
 
 
 async def soak(model: str, flags: Sequence[str], duration_s: float, chance: random.Random) -> int:
-    log = Path(tempfile.mkdtemp(prefix="proxima-soak-")) / "log"
+    folder = Path(tempfile.mkdtemp(prefix="proxima-soak-"))
+    log = folder / "log"
     tell({"serving": model, "log": str(log)})
-    async with gateway(model, flags, log) as (url, server):
+    probe = Probe(folder)
+    async with gateway(model, flags, log, probe.environment()) as (url, server):
         outcomes: Counter[str] = Counter()
         rests: list[Rest] = []
         began_s = time.monotonic()
         while time.monotonic() - began_s < duration_s or len(rests) < 4:
             await load(url, min(LOAD_S, max(duration_s / 8, 1.0)), chance, outcomes)
-            rests.append(await rest(url, server, outcomes.total(), time.monotonic() - began_s))
+            rests.append(await rest(url, server, probe, outcomes.total(), time.monotonic() - began_s))
             tell(asdict(rests[-1]))
     found = verdict(rests)
     tell({"outcomes": dict(outcomes), "grew": found})
@@ -93,13 +112,15 @@ async def soak(model: str, flags: Sequence[str], duration_s: float, chance: rand
 
 
 @contextlib.asynccontextmanager
-async def gateway(model: str, flags: Sequence[str], log: Path) -> AsyncIterator[tuple[str, psutil.Process]]:
+async def gateway(
+    model: str, flags: Sequence[str], log: Path, environment: dict[str, str]
+) -> AsyncIterator[tuple[str, psutil.Process]]:
     """One that is ready, with its address; stopped when the body ends."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [Path(sys.executable).with_name("proxima"), "serve", model, "--port", str(port), *flags]
     with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output)
+        process = await asyncio.create_subprocess_exec(*command, stdout=output, stderr=output, env=environment)
     url = f"http://127.0.0.1:{port}"
     try:
         async with aiohttp.ClientSession(url) as session:
@@ -165,7 +186,48 @@ def request(chance: random.Random) -> tuple[str, bytes]:
     return "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": text}], **asked}).encode()
 
 
-async def rest(url: str, server: psutil.Process, requests: int, passed_s: float) -> Rest:
+class Probe:
+    """Asks the processes of the gateway how much is allocated in each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._asked = 0
+
+    def environment(self) -> dict[str, str]:
+        """For a process which is to be asked, and all that it starts."""
+        path = [str(PROBE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, "PROXIMA_SOAK_PROBE": str(self._folder), "PYTHONPATH": os.pathsep.join(path)}
+
+    async def ask(self, processes: Sequence[psutil.Process]) -> Figures:
+        """Of all of them together. Those that are no Python (any more) have none."""
+        self._asked += 1
+        new = self._folder / "ask.new"
+        new.write_text(str(self._asked))
+        new.replace(self._folder / "ask")
+        ends_s = time.monotonic() + ANSWER_TIMEOUT_S
+        found: list[Figures] = []
+        waiting = list(processes)
+        while waiting and time.monotonic() < ends_s:
+            await asyncio.sleep(0.1)
+            told = {each: self._read(each.pid) for each in waiting}
+            found += filter(None, told.values())
+            waiting = [each for each, figures in told.items() if figures is None and each.is_running()]
+        return Figures(round(sum(each.malloc_mib for each in found), 1), sum(each.blocks for each in found))
+
+    def _read(self, pid: int) -> Figures | None:
+        with contextlib.suppress(FileNotFoundError):
+            told = json.loads((self._folder / f"{pid}.json").read_text())
+            if told["asked"] == str(self._asked):
+                return Figures(told["malloc_bytes"] / 2**20, told["blocks"])
+        return None
+
+
+class Figures(NamedTuple):
+    malloc_mib: float
+    blocks: int
+
+
+async def rest(url: str, server: psutil.Process, probe: Probe, requests: int, passed_s: float) -> Rest:
     """The gateway once it has nothing to do; as it is, if it does not come to rest."""
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(force_close=True)) as session:
@@ -181,11 +243,17 @@ async def rest(url: str, server: psutil.Process, requests: int, passed_s: float)
             }
             if not any(state.values()) or time.monotonic() > deadline_s:
                 break
+    engine = server.children(recursive=True)
+    gateway_figures, engine_figures = await probe.ask([server]), await probe.ask(engine)
     return Rest(
         minutes=round(passed_s / 60, 2),
         requests=requests,
         gateway_mib=mib(server),
-        engine_mib=round(sum(mib(each) for each in server.children(recursive=True)), 1),
+        engine_mib=round(sum(mib(each) for each in engine), 1),
+        gateway_malloc_mib=gateway_figures.malloc_mib,
+        engine_malloc_mib=engine_figures.malloc_mib,
+        gateway_blocks=gateway_figures.blocks,
+        engine_blocks=engine_figures.blocks,
         sockets=len(server.net_connections()),
         threads=server.num_threads(),
         tasks=int(values["proxima_event_loop_tasks"]),
@@ -222,10 +290,12 @@ def verdict(rests: Sequence[Rest]) -> dict[str, str]:
         if after > before + (0 if name == "tasks" else 2):
             found[name] = f"{before} -> {after}"
     thousands = (last[-1].requests - first[0].requests) / 1000
-    for name, noise_mib in NOISE_MIB.items():
+    for name, (noise, each_thousand) in KEPT.items():
         before, after = (statistics.median(getattr(each, name) for each in part) for part in (first, last))
-        if after - before > noise_mib + MAX_MIB_PER_1000_REQUESTS * thousands:
-            found[name] = f"{before} -> {after} MiB in {thousands * 1000:.0f} requests"
+        if not before:
+            found[name] = "no process told it"
+        elif after - before > noise + each_thousand * thousands:
+            found[name] = f"{before} -> {after} in {thousands * 1000:.0f} requests"
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 
 PATH = Path(__file__).resolve().parents[2] / "scripts" / "soak.py"
@@ -26,7 +28,9 @@ def soak() -> ModuleType:
 
 
 def rests(soak: ModuleType, count: int = 9) -> list[Any]:
-    first = soak.Rest(0.25, 0, 900.0, 1200.0, 4, 30, 12, 0, 0, 0, 0)
+    sizes = {"gateway_mib": 900.0, "engine_mib": 1200.0, "gateway_malloc_mib": 300.0, "engine_malloc_mib": 800.0}
+    counts = {"gateway_blocks": 900_000, "engine_blocks": 2_000_000, "sockets": 4, "threads": 30, "tasks": 12}
+    first = soak.Rest(minutes=0.25, requests=0, **sizes, **counts, in_flight=0, running=0, waiting=0, blocks=0)
     return [replace(first, requests=1000 * number) for number in range(count)]
 
 
@@ -47,13 +51,37 @@ def test_things_that_grow_are_found(soak, name):
     assert list(soak.verdict(found)) == [name]
 
 
-@pytest.mark.parametrize("name", ["gateway_mib", "engine_mib"])
+@pytest.mark.parametrize(
+    "name",
+    ["gateway_mib", "engine_mib", "gateway_malloc_mib", "engine_malloc_mib", "gateway_blocks", "engine_blocks"],
+)
 def test_memory_that_grows_with_requests_is_found_and_noise_is_not(soak, name):
-    def growing(mib_per_rest: float) -> list[Any]:
-        return [replace(each, **{name: 1000 + mib_per_rest * number}) for number, each in enumerate(rests(soak))]
+    noise, _ = soak.KEPT[name]
 
-    assert soak.verdict(growing(0.5)) == {}
-    assert list(soak.verdict(growing(soak.NOISE_MIB[name] / 3))) == [name]
+    def growing(each_rest: float) -> list[Any]:
+        return [replace(each, **{name: 1000 + each_rest * number}) for number, each in enumerate(rests(soak))]
+
+    assert soak.verdict(growing(noise / 10)) == {}
+    assert list(soak.verdict(growing(noise / 3))) == [name]
+
+
+def test_figures_that_no_process_told_are_no_proof(soak):
+    assert list(soak.verdict([replace(each, engine_blocks=0) for each in rests(soak)])) == ["engine_blocks"]
+
+
+async def test_processes_tell_what_is_allocated(soak, tmp_path):
+    probe = soak.Probe(tmp_path)
+    hoard = "import sys; kept = [bytearray(2**20) for _ in range(64)]; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", hoard]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, env=probe.environment(), stdin=pipe, stdout=pipe)
+    await process.stdout.readline()
+    for _ in range(2):
+        figures = await probe.ask([psutil.Process(process.pid)])
+        assert figures.malloc_mib > 64
+        assert figures.blocks > 1000
+    process.stdin.close()
+    await process.wait()
 
 
 def test_what_warming_up_takes_is_no_growth(soak):
