@@ -112,6 +112,15 @@ def test_reasoning_has_both_names_in_whole_answers_and_in_streams(client):
     assert all(delta["reasoning_content"] == delta["reasoning"] for delta in thoughts)
 
 
+@pytest.mark.parametrize("path", sorted(BODIES))
+def test_an_unknown_model_is_an_error_of_the_client_and_none_in_the_log(gateway, client, path):
+    response = client.post(path, json={**BODIES[path], "model": "nowhere"})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+    lines = [json.loads(line) for line in gateway.log().splitlines() if line.startswith("{")]
+    assert lines
+    assert not [line for line in lines if line["level"] == "ERROR"]
+
+
 def test_operators_have_a_port_of_their_own(client, operator):
     assert operator.get("/metrics").status_code == 200
     assert client.get("/metrics").status_code == client.post("/admin/drain").status_code == 404

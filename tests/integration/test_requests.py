@@ -103,6 +103,36 @@ def test_a_schema_no_text_can_be_generated_for_is_a_bad_request(http, stream, sc
             {"tools": [{}], "tool_choice": "required"}, "missing_required_parameter", "tools[0].function", id="tool"
         ),
         pytest.param({"stop": ["a"] * 500}, "invalid_value", "stop", id="too_many"),
+        pytest.param({"messages": [{"role": "king", "content": "Hi"}]}, "invalid_value", "messages[0].role", id="role"),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "banana"}]}]},
+            "invalid_value",
+            "messages",
+            id="part_of_no_kind",
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            "invalid_value",
+            "messages",
+            id="a_picture_for_a_model_that_reads",
+        ),
+        pytest.param({"n": 0}, "invalid_value", "n", id="no_answer"),
+        pytest.param({"logit_bias": {"a": 5}}, "invalid_value", "logit_bias", id="no_token"),
+        pytest.param(
+            {
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+            "invalid_value",
+            "tool_choice",
+            id="another_tool",
+        ),
+        pytest.param(
+            {"structured_outputs": {"grammar": "root ::= root"}},
+            "invalid_value",
+            "structured_outputs.grammar",
+            id="endless_grammar",
+        ),
     ],
 )
 def test_errors_name_their_parameter(http, changes, code, param):
