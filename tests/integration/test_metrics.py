@@ -16,6 +16,15 @@ from prometheus_server import Prometheus, programs
 pytestmark = pytest.mark.engine
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+RUNBOOK = PAGE.with_name("operations.md")
+SYMPTOMS = {
+    "Throughput does not rise",
+    "The 95th percentile rose",
+    "Out of memory",
+    "The model does not start",
+    "Requests fail",
+    "Roll back",
+}
 _ROW = re.compile(r"\| `(?P<name>\w+)`(?P<later> \*\(later\)\*)? \| (?P<type>\w+) \| (?P<labels>[^|]*) \|.*\|")
 _BUCKETS = re.compile(r"\| `(?P<name>\w+)` \| (?P<bounds>[\d., ]+) \|")
 OURS = ("proxima_", "DCGM_")
@@ -40,6 +49,16 @@ def test_the_page_about_metrics_is_what_is_shown(http):
         assert family.samples or row["later"]
         labels = set(re.findall(r"`(\w+)`", row["labels"]))
         assert all(set(sample.labels) - {"le"} == labels for sample in family.samples), row["name"]
+
+
+def test_the_runbook_names_symptoms_and_what_can_be_looked_at(http):
+    text = RUNBOOK.read_text()
+    assert set(re.findall(r"^## (.+)$", text, re.MULTILINE)) >= SYMPTOMS
+    families = scraped(http.get("/metrics").text)
+    shown = {*families} | {sample.name for family in families.values() for sample in family.samples}
+    named = set(re.findall(r"\b(?:proxima_|vllm:|process_)[a-z]\w+", text))
+    assert len(named) > 10
+    assert not {name for name in named if name not in shown and name.removesuffix("_total") not in shown}
 
 
 def test_buckets_are_those_of_the_page(http):
