@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import statistics
 import sys
@@ -90,6 +91,8 @@ def main() -> int:
     # argparse would take them for positional arguments, and there are none left after an option.
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     options = parser.parse_args(sys.argv[1:end])
+    # Ended by others, it leaves no gateway behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     return asyncio.run(soak(options.model, sys.argv[end + 1 :], options.minutes * 60, random.Random(options.seed)))
 
 

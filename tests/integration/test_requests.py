@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -30,9 +31,17 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 def test_headers_say_which_request_it_was_and_how_long_it_took(http):
+    def counted() -> float:
+        found = re.search(
+            r'^proxima_ignored_params_total{param="verbosity"} (\S+)$', http.get("/metrics").text, re.MULTILINE
+        )
+        return float(found[1]) if found else 0.0
+
+    before = counted()
     response = http.post(
         CHAT, json={"messages": QUESTION, "max_tokens": 1, "verbosity": "low"}, headers={"x-request-id": "mine-7"}
     )
+    assert counted() == before + 1
     assert response.headers["x-request-id"] == "mine-7"
     assert response.json()["id"] == "chatcmpl-mine-7"
     assert int(response.headers["openai-processing-ms"]) > int(response.headers["x-proxima-queue-ms"]) >= 0
