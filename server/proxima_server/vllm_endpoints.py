@@ -43,7 +43,7 @@ class Endpoint:
     """Attribute of vLLM's application state."""
     method: str = "__call__"
     any_role: bool = True
-    """Whether the models accept whatever `role` a message has."""
+    """Whether the models accept whatever `role` a message has, and look at its parts only when they are rendered."""
 
     def request(self, body: Mapping[str, Any]) -> type[BaseModel]:
         return self.requests[-1 if "messages" in body else 0]

@@ -24,7 +24,7 @@ _UNKNOWN_MODEL = re.compile(r"[Tt]he model .* does not exist")
 _SOURCE_NOTE = re.compile(r"\[\d\d:\d\d:\d\d\] \S+:\d+: ")
 # vLLM repeats in the message what `param` says.
 _PARAMETER_NOTE = re.compile(r" \((?:parameter|value)=.*\)$", re.DOTALL)
-_WORD = re.compile(r"[a-z][a-z0-9_]+")
+_WORD = re.compile(r"[a-z][a-z0-9_]*")
 # vLLM's own names of what clients know under another.
 _PROMPT_PARAMS = ("messages", "prompt", "input")
 _GRAMMAR_PARAMS = ("response_format", "structured_outputs", "text", "output_config", "tools")

@@ -21,6 +21,7 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.renderers.chat_utils import MM_PARSER_MAP
 from vllm.tool_parsers import ToolParserManager
 
 from proxima_engine.runtime import EngineRuntime
@@ -52,7 +53,6 @@ class VLLMServing:
         self._runtime = runtime
         self._state = state
         self._errors = ErrorTranslator(self._cause_of_death)
-        self._template = _chat_template(state)
 
     async def answer(self, path: str, body: dict[str, Any], request: Request) -> Answer:
         endpoint = ENDPOINTS[path]
@@ -101,7 +101,8 @@ class VLLMServing:
         """The request as vLLM takes it. Raises APIError, ValidationError or what vLLM's validators raise."""
         model, notes = endpoint.request(body), notes_of(request)
         parameters.refuse_unsupported(body)
-        messages.check(body, self._template_knows if endpoint.any_role else None)
+        if "messages" in body:
+            messages.check(body["messages"], self._chat if endpoint.any_role else None)
         wrong = mismatches(endpoint.shapes[model], body)
         if wrong:
             raise invalid(wrong, body)
@@ -130,15 +131,25 @@ class VLLMServing:
 
     async def _unknown_model(self, handler: Any, parsed: Any) -> ErrorResponse | None:
         """What vLLM says of a model that is not served. Asked this alone, it does not log an error of its own."""
+        if not parsed.model:
+            return None
         models = self._state.openai_serving_models
         if models.is_base_model(parsed.model) or parsed.model in models.lora_requests:
             return None
         refused: ErrorResponse | None = await handler._check_model(parsed)  # noqa: SLF001 - in the contract
         return refused
 
-    def _template_knows(self, role: str) -> bool:
-        """Whether the chat template, where there is one, has a word for `role`."""
-        return not self._template or f"'{role}'" in self._template or f'"{role}"' in self._template
+    @cached_property
+    def _chat(self) -> messages.Chat:
+        tokenizer = self._state.engine_client.tokenizer
+        given = getattr(getattr(self._state, "openai_serving_chat", None), "chat_template", None)
+        # All that there are, where there are several.
+        template = str(given or getattr(tokenizer, "chat_template", None) or "")
+
+        def template_knows(role: str) -> bool:
+            return not template or f"'{role}'" in template or f'"{role}"' in template
+
+        return messages.Chat(template_knows, tuple(MM_PARSER_MAP))
 
     def _failed(self, response: ErrorResponse, body: Mapping[str, Any], record: RequestRecord) -> APIError:
         """The error of a request that vLLM answers with `response`: what the engine said is more precise."""
@@ -207,13 +218,6 @@ def _shown_to_vllm(request: Request) -> Request:
     headers = [(name, value) for name, value in request.scope["headers"] if name in _PASSED_HEADERS]
     headers.append((b"x-request-id", request.state.request_id.encode()))
     return Request({**request.scope, "headers": headers}, request.receive)
-
-
-def _chat_template(state: State) -> str:
-    """The text of the chat template, or of all that there are; empty where the model has none."""
-    tokenizer = state.engine_client.tokenizer
-    own = getattr(tokenizer, "chat_template", None)
-    return str(getattr(state.openai_serving_chat, "chat_template", None) or own or "")
 
 
 def _document(result: BaseModel, notes: AnswerNotes) -> bytes:

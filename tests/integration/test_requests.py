@@ -116,7 +116,7 @@ def test_a_schema_no_text_can_be_generated_for_is_a_bad_request(http, stream, sc
         pytest.param(
             {"messages": [{"role": "user", "content": [{"type": "banana"}]}]},
             "invalid_value",
-            "messages",
+            "messages[0].content[0].type",
             id="part_of_no_kind",
         ),
         pytest.param(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxima_server.errors import APIError
-from proxima_server.messages import ROLES
+from proxima_server.messages import ROLES, Chat
 from proxima_server.messages import check as check_messages
 from proxima_server.shapes import mismatches
 from proxima_server.validation import invalid
@@ -19,6 +19,7 @@ CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
     "/v1/responses",
     "/v1/messages",
 )
+CHATTING = Chat(lambda role: role == "critic", ("text", "image_url"))
 HI = [{"role": "user", "content": "Hi"}]
 
 
@@ -85,6 +86,7 @@ def test_the_field_that_is_wrong_is_named_with_all_that_would_be_right(
         pytest.param([{"role": "user", "content": [5]}], "messages[0].content[0]", id="number_for_a_part"),
         pytest.param([{"role": "user", "content": [{"type": 5}]}], "messages[0].content[0].type", id="kind"),
         pytest.param([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text", id="no_text"),
+        pytest.param([{"role": "user", "content": [{"type": "banana"}]}], "messages[0].content[0].type", id="banana"),
         pytest.param([{"role": "assistant", "tool_calls": "x"}], "messages[0].tool_calls", id="calls"),
         pytest.param([{"role": "assistant", "tool_calls": [5]}], "messages[0].tool_calls[0]", id="call"),
         pytest.param([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].function", id="of_what"),
@@ -97,7 +99,7 @@ def test_the_field_that_is_wrong_is_named_with_all_that_would_be_right(
 )
 def test_what_is_no_chat_is_refused_by_name(messages: list[Any], param: str) -> None:
     with pytest.raises(APIError) as refused:
-        check_messages({"messages": messages}, lambda role: role == "critic")
+        check_messages(messages, CHATTING)
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
@@ -116,5 +118,5 @@ def test_what_is_no_chat_is_refused_by_name(messages: list[Any], param: str) -> 
     ],
 )
 def test_what_may_be_a_chat_passes(messages: Any) -> None:
-    check_messages({"messages": messages}, lambda role: role == "critic")
-    check_messages({"messages": messages}, None)
+    check_messages(messages, CHATTING)
+    check_messages(messages, None)

@@ -240,6 +240,7 @@ SYMBOLS = [
         "vllm.entrypoints.serve.engine.serving.BaseServing._check_model", f"{SERVER}/vllm_serving.py", "self request"
     ),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.tokenizer", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.renderers.chat_utils.MM_PARSER_MAP", f"{SERVER}/vllm_serving.py"),
     *[
         Relied(f"vllm.entrypoints.{name}", f"{SERVER}/vllm_endpoints.py")
         for name in (
