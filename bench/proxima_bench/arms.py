@@ -35,12 +35,13 @@ class Arm:
     """Base URL of a server that runs already."""
 
 
-def parse(text: str) -> list[Arm]:
-    """At least two arms, the first of which the others are compared with. Raises UsageError."""
+def parse(text: str, fewest: int = 2) -> list[Arm]:
+    """Arms, the first of which the others are compared with. Raises UsageError."""
     arms = [_arm(part) for part in _BETWEEN_ARMS.split(text)] if text else []
     names = [arm.name for arm in arms]
-    if len(arms) < 2:
-        raise UsageError(f"--arms needs at least two, such as native,proxima, not {text!r}")
+    if len(arms) < fewest:
+        count = "two" if fewest == 2 else "one"
+        raise UsageError(f"--arms needs at least {count}, such as native,proxima, not {text!r}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--arms: {twice[0]} stands there twice; arms need different names")
     return arms

@@ -29,16 +29,16 @@ async def run(options: argparse.Namespace, console: Console) -> Comparison:
 
     SIGTERM cancels it, so that the arms it started do not outlive it.
     """
-    _cancel_on_sigterm()
+    cancel_on_sigterm()
     plan = plan_from(options, has_gpu=hardware.detect().has_gpu)
     if plan.cut:
-        _say(console, f"{plan.load.preset} is cut to suit a machine without a GPU; --full takes the whole")
-    logs = _log_folder(options.logs) if any(not arm.url for arm in plan.arms) else Path()
-    start = _starter(options.model or ProximaSettings().model, plan.load, options.engine_flags, logs, console)
+        say(console, f"{plan.load.preset} is cut to suit a machine without a GPU; --full takes the whole")
+    logs = log_folder(options.logs) if any(not arm.url for arm in plan.arms) else Path()
+    start = starter(options.model or ProximaSettings().model, plan.load, options.engine_flags, logs, console)
     return await comparison.compare(plan, start, partial(_watch, plan, console), partial(_ended, plan, console))
 
 
-def _cancel_on_sigterm() -> None:
+def cancel_on_sigterm() -> None:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -68,7 +68,7 @@ def plan_from(options: argparse.Namespace, *, has_gpu: bool) -> Plan:
     )
 
 
-def _log_folder(wanted: Path | None) -> Path:
+def log_folder(wanted: Path | None) -> Path:
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="proxima-compare-"))
     try:
@@ -78,14 +78,14 @@ def _log_folder(wanted: Path | None) -> Path:
     return wanted
 
 
-def _starter(model: str, load: Load, extra: Sequence[str], logs: Path, console: Console) -> Start:
+def starter(model: str, load: Load, extra: Sequence[str], logs: Path, console: Console) -> Start:
     @asynccontextmanager
     async def start(arm: Arm) -> AsyncIterator[str]:
         if arm.url:
             yield arm.url
             return
         log = logs / f"{_file_name(arm)}.log"
-        _say(console, f"starting {arm.name}; its log is {log}")
+        say(console, f"starting {arm.name}; its log is {log}")
         async with servers.running(arm, model, load, extra, log) as url:
             yield url
 
@@ -103,7 +103,7 @@ def _watch(plan: Plan, console: Console, turn: Turn) -> Watch:
 def _ended(plan: Plan, console: Console, turn: Turn, measured: Measurement) -> None:
     report = measured.report
     requests = report["requests"]
-    _say(
+    say(
         console,
         f"{_title(plan, turn)}: {requests['completed']} of {requests['offered']} in {report['duration_s']:.0f} s, "
         f"{report['output_tokens_per_s']:.1f} tokens/s, attainment {report['attainment']:.2f}",
@@ -115,5 +115,5 @@ def _title(plan: Plan, turn: Turn) -> str:
     return " ".join(part for part in (number, turn.arm.name, turn.case.name) if part)
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)

@@ -152,7 +152,7 @@ async def compare(plan: Plan, start: Start, watch: WatchTurn, ended: Ended) -> C
     lengths asked for: a comparison without it would be none. Rounds that were whole by then are kept.
     """
     comparison = Comparison(plan.arms, plan.rounds)
-    servers = _one_at_a_time if plan.restart else _side_by_side
+    servers = one_at_a_time if plan.restart else side_by_side
     async with servers(plan.arms, start) as running:
         runner = _Runner(plan, comparison, running, watch, ended)
         await runner.probe()
@@ -169,14 +169,14 @@ async def compare(plan: Plan, start: Start, watch: WatchTurn, ended: Ended) -> C
 
 
 @asynccontextmanager
-async def _side_by_side(arms: Sequence[Arm], start: Start) -> AsyncIterator[Start]:
+async def side_by_side(arms: Sequence[Arm], start: Start) -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
         urls = {arm.name: await stack.enter_async_context(start(arm)) for arm in arms}
         yield lambda arm: nullcontext(urls[arm.name])
 
 
 @asynccontextmanager
-async def _one_at_a_time(_arms: Sequence[Arm], start: Start) -> AsyncIterator[Start]:
+async def one_at_a_time(_arms: Sequence[Arm], start: Start) -> AsyncIterator[Start]:
     yield start
 
 
@@ -202,7 +202,7 @@ class _Runner:
         for arm in self.plan.arms:
             if arm.url:
                 turn = Turn(arm, Case("probe", self.plan.load), 0)
-                async with measurement.session(self._target(arm.url), self.plan.load, warn=partial(_refuse, turn)) as s:
+                async with measurement.session(self._target(arm.url), self.plan.load, warn=partial(refuse, turn)) as s:
                     await s.probe()
 
     def _target(self, url: str) -> Target:
@@ -225,22 +225,22 @@ class _Runner:
 
     async def measure(self, turn: Turn, url: str) -> Measurement:
         load = turn.case.load.model_copy(update={"seed": turn.case.load.seed + turn.round})
-        async with measurement.session(self._target(url), load, warn=partial(_refuse, turn)) as session:
+        async with measurement.session(self._target(url), load, warn=partial(refuse, turn)) as session:
             measured = await session.measure(self.watch(turn))
-        _check(turn, measured.report)
+        check(turn, measured.report)
         self.ended(turn, measured)
         return measured
 
 
-def _refuse(turn: Turn, reason: str) -> None:
+def refuse(turn: Turn, reason: str) -> None:
     """Where lengths are the model's own affair, a server without them can still be compared."""
     if turn.case.load.lengths is Lengths.FORCED:
         raise ProximaError(f"{turn.arm.name}: {reason}")
 
 
-def _check(turn: Turn, report: Mapping[str, Any]) -> None:
+def check(turn: Turn, report: Mapping[str, Any]) -> None:
     if not report["requests"][Outcome.COMPLETED]:
         errors = ", ".join(f"{code} {count}" for code, count in report["errors"].items())
         raise ProximaError(f"{turn.arm.name} completed no request: {errors}")
     if report["load"]["missed_lengths"]:
-        _refuse(turn, "; ".join(report["warnings"]))
+        refuse(turn, "; ".join(report["warnings"]))

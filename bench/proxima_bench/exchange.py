@@ -80,6 +80,12 @@ class Exchange:
         return longest_stall_s(self.token_times_s)
 
     @property
+    def stall_at_s(self) -> float | None:
+        """When the longest gap began; None where there is none."""
+        gaps_s = self.itl_s
+        return self.token_times_s[gaps_s.index(max(gaps_s))] if gaps_s else None
+
+    @property
     def tpot_s(self) -> float | None:
         """Mean time of each token after the first; None for a single token or an answer in one piece."""
         if self.ttft_s is None or not self.streamed or self.output_tokens < 2:

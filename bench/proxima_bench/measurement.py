@@ -18,6 +18,7 @@ from proxima_bench.figures import figures
 from proxima_bench.loads import Api, Lengths, Load, Synthetic, Trace
 from proxima_bench.runner import Run, Runner
 from proxima_bench.target import Target
+from proxima_bench.timeline import timeline
 from proxima_bench.tokens import Vocabulary
 from proxima_bench.workload import Workload, build
 from proxima_config.errors import ProximaError
@@ -62,6 +63,7 @@ class Session:
         report["server"] = server.report()
         report["load"] = _described(self.load, self.target, self.workload, run)
         report["warnings"] = _warnings(report)
+        report["timeline"] = timeline(run, self.load.slo)
         return Measurement(report, [each.as_row(run.start_s, self.load.slo) for each in run.exchanges])
 
     async def probe(self) -> None:

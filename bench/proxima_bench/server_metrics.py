@@ -16,6 +16,7 @@ Fetch = Callable[[], Awaitable[str | None]]
 """The text of /metrics; None where it cannot be had."""
 
 PREEMPTIONS, KV_USE, RUNNING, DEVICE = "preemptions", "kv_use", "running", "device_utilisation"
+WAITING = "waiting"
 KV_BLOCKS = "kv_blocks"
 """Blocks of the KV pools together."""
 # First name that the server has counts. Engines behind one server are added, or averaged for shares.
@@ -23,6 +24,7 @@ _NAMES = {
     PREEMPTIONS: ("vllm:num_preemptions_total",),
     KV_USE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     RUNNING: ("vllm:num_requests_running",),
+    WAITING: ("vllm:num_requests_waiting",),
     DEVICE: ("DCGM_FI_DEV_GPU_UTIL",),
 }
 _PERCENT = {"DCGM_FI_DEV_GPU_UTIL"}
@@ -40,6 +42,8 @@ Sample = Mapping[str, float]
 @dataclass
 class ServerMetrics:
     samples: list[Sample] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    """When each was taken, in seconds since the measurement began."""
 
     def report(self) -> dict[str, Any] | None:
         """None when the server showed none of it."""
@@ -50,7 +54,14 @@ class ServerMetrics:
             PREEMPTIONS: round(preemptions[-1] - preemptions[0]) if preemptions else None,
             KV_BLOCKS: round(blocks[-1]) if (blocks := self._values(KV_BLOCKS)) else None,
             **{figure: self._gauge(figure) for figure in (KV_USE, RUNNING, DEVICE)},
+            "series": self._series(),
         }
+
+    def _series(self) -> dict[str, list[float | None]]:
+        """Each gauge over time; what the server does not show is left out."""
+        shown = [figure for figure in (KV_USE, RUNNING, WAITING, DEVICE) if self._values(figure)]
+        columns = {figure: [sample.get(figure) for sample in self.samples] for figure in shown}
+        return {"time_s": [round(time_s, 3) for time_s in self.times_s], **columns}
 
     def _values(self, figure: str) -> list[float]:
         return [sample[figure] for sample in self.samples if figure in sample]
@@ -65,14 +76,26 @@ class ServerMetrics:
 @asynccontextmanager
 async def sampled(fetches: Sequence[Fetch]) -> AsyncIterator[ServerMetrics]:
     """Samples at the beginning, every two seconds while the body runs, and at its end."""
-    metrics = ServerMetrics([await _sample(fetches)])
-    sampler = asyncio.create_task(_keep_sampling(fetches, metrics.samples))
+    metrics = ServerMetrics([await _sample(fetches)], [0.0])
+    now_s = asyncio.get_running_loop().time
+    start_s = now_s()
+
+    async def sample() -> None:
+        metrics.samples.append(await _sample(fetches))
+        metrics.times_s.append(now_s() - start_s)
+
+    async def keep_sampling() -> None:
+        while True:
+            await asyncio.sleep(_INTERVAL_S)
+            await sample()
+
+    sampler = asyncio.create_task(keep_sampling())
     try:
         yield metrics
     finally:
         sampler.cancel()
         await asyncio.gather(sampler, return_exceptions=True)
-    metrics.samples.append(await _sample(fetches))
+    await sample()
 
 
 def parse(text: str) -> dict[str, float]:
@@ -98,12 +121,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) else None
-
-
-async def _keep_sampling(fetches: Sequence[Fetch], samples: list[Sample]) -> None:
-    while True:
-        await asyncio.sleep(_INTERVAL_S)
-        samples.append(await _sample(fetches))
 
 
 async def _sample(fetches: Sequence[Fetch]) -> Sample:

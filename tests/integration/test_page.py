@@ -30,7 +30,7 @@ TINY = ["--max-model-len", "1024", "--kv-cache-memory-bytes", "100000000", "--en
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("chromium")) as launched:
+    with browser(tmp_path_factory.getbasetemp() / "chromium") as launched:
         yield launched
 
 

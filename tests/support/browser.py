@@ -18,13 +18,19 @@ _SERIOUS = ("serious", "critical")
 
 
 def program(cache: Path) -> tuple[Path, dict[str, str]]:
-    """Chromium and the environment that it needs; skips the test where there is none to be had."""
+    """Chromium and the environment that it needs; skips the test where there is none to be had.
+
+    What was unpacked into `cache` before is used again.
+    """
     if (found := shutil.which("chromium")) is not None:
         return Path(found), dict(os.environ)
-    debian.unpack_with_dependencies("chromium", cache)
+    path = cache / "usr/lib/chromium/chromium"
+    if not path.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        debian.unpack_with_dependencies("chromium", cache)
     libraries = sorted({str(path.parent) for path in (cache / "usr" / "lib").rglob("*.so*")})
     # Its own libraries stay behind those of the machine where both have one.
-    return cache / "usr/lib/chromium/chromium", {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+    return path, {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
 
 
 @contextmanager

@@ -271,6 +271,11 @@ def test_what_the_server_says_about_itself(bench):
         "kv_use": {"mean": 0.75, "max": 0.75},
         "running": {"mean": 1.5, "max": 2.0},
         "device_utilisation": None,
+        "series": {
+            "time_s": [0.0, 2.0, 4.0, 4.125],
+            "kv_use": [0.0, 0.75, 0.75, 0.75],
+            "running": [0.0, 1.0, 2.0, 3.0],
+        },
     }
 
 

@@ -129,6 +129,7 @@ def add_setting(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="age bound of the arm proxima (default: %(default)g)",
     )
+    parser.add_argument("--timeline", action="store_true", help="each request in the JSON, for `proxima bench report`")
     parser.add_argument("--time-scheduler", action="store_true", help="report the real time a step's scheduling takes")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -221,6 +222,7 @@ def _setting_for(options: argparse.Namespace, workload: Any, profile: Any) -> An
         seed=options.seed,
         prefix_caching=not options.no_prefix_caching,
         with_wall_time=options.time_scheduler,
+        with_timeline=options.timeline,
     )
 
 

@@ -17,6 +17,7 @@ from proxima_engine.lab.engine import EngineShape, LabEngine
 from proxima_engine.lab.figures import Figures, figures
 from proxima_engine.lab.setting import Setting
 from proxima_engine.lab.simulate import Run, simulate
+from proxima_engine.lab.timeline import timeline
 
 Progress = Callable[[str], None]
 _TARGET = 0.9
@@ -49,10 +50,13 @@ def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
 
 def run_arm(arm: ArmSpec, setting: Setting) -> Figures:
     """Raises ProximaError when not one request fits into the pool: there is nothing to compare then."""
-    found = figures(simulate_arm(arm, setting), setting.slo, with_wall_time=setting.with_wall_time)
+    run = simulate_arm(arm, setting)
+    found = figures(run, setting.slo, with_wall_time=setting.with_wall_time)
     if found["refused"] == found["requests"]:
         pool = f"{setting.blocks} blocks of {setting.block_size} tokens"
         raise ProximaError(f"none of the {found['requests']} prompts leaves room for an answer in {pool}")
+    if setting.with_timeline:
+        found["timeline"] = timeline(run, setting.slo)
     return {"cheats": arm.cheats, **found}
 
 

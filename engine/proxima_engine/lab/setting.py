@@ -23,6 +23,7 @@ class Setting:
     seed: int = 0
     prefix_caching: bool = True
     with_wall_time: bool = False
+    with_timeline: bool = False
 
     @property
     def longest_tokens(self) -> int:

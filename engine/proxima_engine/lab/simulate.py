@@ -27,6 +27,8 @@ class Record:
     tokens: int = 0
     stall_s: float = 0.0
     """Longest gap between two tokens."""
+    stall_at_s: float | None = None
+    """When it began."""
     ended_s: float | None = None
     refused: bool = False
     """It could never fit: a server says so at once."""
@@ -35,7 +37,7 @@ class Record:
         if self.first_token_s is None:
             self.first_token_s = now_s
         elif now_s - self.last_token_s > self.stall_s:
-            self.stall_s = now_s - self.last_token_s
+            self.stall_s, self.stall_at_s = now_s - self.last_token_s, self.last_token_s
         self.last_token_s = now_s
         self.tokens += 1
 

@@ -1,0 +1,162 @@
+"""`proxima bench report`: one page for results of every kind."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from result_files import compared, lab_sweep, served, write
+
+from proxima_bench.html import intervals, page
+from proxima_bench.html.results import Measured, read
+from proxima_config.errors import UsageError
+from proxima_server.cli.main import main
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The page for results, written by the command. Pictures take their time, so the same page is made once."""
+    made = {}
+
+    def report(*results, language="en"):
+        folder = tmp_path_factory.mktemp("report")
+        key = json.dumps([results, language])
+        if key not in made:
+            files = [write(folder / f"{number}.json", each) for number, each in enumerate(results)]
+            out = folder / "report.html"
+            assert main(["bench", "report", *map(str, files), "--out", str(out), "--lang", language]) == 0
+            made[key] = out.read_text(encoding="utf-8")
+        return made[key]
+
+    return report
+
+
+def pictures(text):
+    """Titles of the pictures, each of which is well-formed."""
+    return [ET.fromstring(svg)[0].text for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def cells(text, row):
+    found = re.search(rf'<tr><th scope="row">{re.escape(row)}</th>(.*?)</tr>', text)
+    return [re.sub("<.*?>", " ", cell).split() for cell in re.findall(r"<td.*?</td>", found[1])]
+
+
+def test_a_comparison(report):
+    text = report(compared())
+    assert pictures(text) == [
+        "Attainment against load",
+        "Time to first token",
+        "Whole answer",
+        "Longest gap of a stream",
+        "Waiting for the first token",
+        "Streaming",
+        "KV blocks in use",
+        "Request by request",
+        "Request by request",
+        "When streams stood still",
+    ]
+    assert cells(text, "attained") == [["50.0%"], ["75.0%"], ["1.50", "[1.20,", "1.80]"]]
+    assert 'class="better">1.50' in text
+    assert cells(text, "http_429") == [["1", "of", "8"], ["0", "of", "8"]]
+    assert cells(text, "streams above the target") == [["2", "of", "7"], ["0", "of", "8"]]
+    assert cells(text, "KV blocks in use") == [["50%", "max", "90%"], ["50%", "max", "90%"]]
+
+
+def test_growing_load(report):
+    text = report(lab_sweep())
+    assert pictures(text)[:4] == [
+        "Attainment against load",
+        "Throughput against load",
+        "TTFT p99 against load",
+        "E2E p99 against load",
+    ]
+    assert "At load 1.25" in text
+
+
+def test_one_arm_and_one_point(report):
+    text = report(served())
+    assert "Attainment against load" in pictures(text)
+    assert "/ native" not in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "overload-cpu.json",
+        pytest.param("lab-sweep.json", marks=pytest.mark.slow),
+        pytest.param("lab-sweep-1500.json", marks=pytest.mark.slow),
+    ],
+)
+def test_results_of_older_releases(report, name):
+    """They hold percentiles, and no requests."""
+    text = report(json.loads((DOCS / name).read_text()))
+    assert "This file holds percentiles only" in text
+    assert "Request by request" not in pictures(text)
+
+
+def test_nobody_answered(report):
+    text = report(served(outcomes=("refused", "refused"), codes={"http_503": 2}))
+    assert cells(text, "http_503") == [["2", "of", "2"]]
+    assert "TTFT p50" not in text
+
+
+def test_nothing_is_loaded_from_elsewhere_and_names_are_text(report):
+    text = report(compared(arms=("native", "<script>alert(1)</script>")), served())
+    assert "<script" not in text
+    addresses = set(re.findall(r'(?:src|href)="([^"#]+)', text)) | set(re.findall(r"url\(([^#)][^)]*)\)", text))
+    assert addresses <= {"data:,"}
+    # Ids are those of one picture alone: a clip path of another would cut it.
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_in_chinese(report):
+    text = report(compared(), language="zh")
+    assert '<html lang="zh-CN">' in text
+    assert "达标率与负载" in pictures(text)
+    assert cells(text, "达标率")[0] == ["50.0%"]
+
+
+def test_both_languages_say_the_same_things():
+    english, chinese = (page.texts_of(language) for language in page.LANGUAGES)
+    assert list(english) == list(chinese)
+    for key, text in english.items():
+        assert re.findall(r"{\w+}", text) == re.findall(r"{\w+}", chinese[key]), key
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("{", "is no JSON", id="broken"),
+        pytest.param("{}", "is no result of `proxima bench serve`", id="other"),
+        pytest.param("[]", "is no result of", id="list"),
+        pytest.param('{"measurements": []}', "is no result of", id="empty"),
+    ],
+)
+def test_what_is_no_result(tmp_path, content, message):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=message):
+        read(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("attained", "offered", "low", "high"),
+    # Wilson's intervals as statistics packages give them.
+    [(8, 10, 0.4902, 0.9433), (0, 20, 0.0, 0.1611), (20, 20, 0.8389, 1.0)],
+)
+def test_intervals_of_shares(attained, offered, low, high):
+    half = {"requests": {"offered": offered // 2, "attained": attained // 2}}
+    share, *bounds = intervals.attainment([Measured("a", 1, number, half) for number in (1, 2)])
+    assert share == attained / offered
+    assert bounds == [pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4)]

@@ -1,0 +1,48 @@
+"""The report in a browser: it draws, asks nobody for anything, and fits screens of two widths."""
+
+from __future__ import annotations
+
+import pytest
+from browser import WatchedPage, browser
+from result_files import compared, lab_compared, lab_sweep, served, write
+
+from proxima_server.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+RESULTS = (compared, lab_sweep, lab_compared, served)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with browser(tmp_path_factory.getbasetemp() / "chromium") as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module", params=["en", "zh"])
+def address(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    files = [str(write(folder / f"{make.__name__}.json", make())) for make in RESULTS]
+    out = folder / "report.html"
+    assert main(["bench", "report", *files, "--out", str(out), "--lang", request.param]) == 0
+    return out.as_uri()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_draws_and_asks_nobody(chromium, address, width):
+    with WatchedPage(chromium, address, viewport={"width": width, "height": 900}) as watched:
+        page = watched.open("")
+        assert page.locator("article").count() == len(RESULTS)
+        plots = page.locator("figure.plot svg")
+        assert plots.count() > 20
+        # Each is on the page, not only in it, and has lines.
+        boxes = [plots.nth(number).bounding_box() for number in range(plots.count())]
+        assert all(box and box["width"] > 200 and box["height"] > 60 for box in boxes)
+        assert page.locator("figure.plot svg path").count() > 100
+        # Only what may be scrolled by itself is wider than the screen.
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        watched.assert_accessible()
+        page.locator("details summary").first.click()
+        assert (watched.complaints, watched.outside) == ([], [])
+        page.emulate_media(media="print")
+        assert not page.locator("details").first.is_visible()
