@@ -34,6 +34,7 @@ from proxima_engine.scheduling.step_clock import StepClock
 from proxima_engine.scheduling.step_log import StepLog
 from proxima_engine.scheduling.support import reason_against
 from proxima_engine.scheduling.view_builder import ViewBuilder, cap_tokens
+from proxima_engine.swap.connector import ProximaSwapConnector
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -70,6 +71,7 @@ class ProximaScheduler(Scheduler):
         # The clock by which vLLM stamps arrivals, in whatever process: deadlines are counted from those.
         self.proxima_clock: Callable[[], float] = time.time
         self._ended: deque[FinishedRequest] = deque(maxlen=ENDED_KEPT)
+        self.proxima_swap = self.connector.scheduler_side if isinstance(self.connector, ProximaSwapConnector) else None
         self._step_clock = StepClock()
         self._view = ViewBuilder(self, self.waiting, options.ttft_s, self._step_clock.step_time)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
@@ -153,6 +155,12 @@ class ProximaScheduler(Scheduler):
         self._report.publish_if_due()
         return finished
 
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:  # noqa: FBT001, FBT002
+        # Whoever resets it, as for new weights, must not get KV of before from the host either.
+        if self.proxima_swap is not None:
+            self.proxima_swap.forget_all()
+        return bool(super().reset_prefix_cache(reset_running_requests, reset_connector))
+
     def shutdown(self) -> None:
         self._report.close()
         if self._step_log is not None:
@@ -174,6 +182,10 @@ class ProximaScheduler(Scheduler):
         return super()._free_request(request, delay_free_blocks)
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002
+        # Its KV is worthless when what is in flight is dropped too: vLLM does that when the cache is reset.
+        if self.proxima_swap is not None and not drop_stale_output:
+            # vLLM has no hook for it. Afterwards nobody knows which blocks were its own.
+            self.proxima_swap.yields(request, self.kv_cache_manager.get_block_ids(request.request_id)[0])
         super()._preempt_request(request, timestamp, drop_stale_output)
         self._report.preempted()
 

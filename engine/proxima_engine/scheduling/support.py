@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from proxima_engine.swap.setup import is_ours
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
@@ -15,6 +17,6 @@ def reason_against(vllm_config: VllmConfig) -> str | None:
     stages = vllm_config.parallel_config.pipeline_parallel_size
     if stages > 1:
         return f"pipeline_parallel_size={stages}: several batches are in flight, and a plan knows of one"
-    if vllm_config.kv_transfer_config is not None:
+    if vllm_config.kv_transfer_config is not None and not is_ours(vllm_config.kv_transfer_config):
         return "kv_transfer_config: blocks that a connector holds back are not part of the forecast"
     return None

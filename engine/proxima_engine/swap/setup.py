@@ -1,0 +1,60 @@
+"""When KV is kept on the host, and how vLLM is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.config import KVTransferConfig
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+CONNECTOR = "ProximaSwapConnector"
+HOST_BYTES = "host_bytes"
+
+
+def reason_against(vllm_config: VllmConfig) -> str | None:
+    """Why an engine cannot keep KV on the host, in words that follow "not for"; None if it can."""
+    parallel = vllm_config.parallel_config
+    if vllm_config.model_config.is_encoder_decoder:
+        return "encoder-decoder models"
+    if vllm_config.model_config.runner_type != "generate":
+        return "models that do not generate"
+    if vllm_config.speculative_config is not None:
+        return "speculative decoding: drafts have KV of their own"
+    for name in ("pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
+        if (size := getattr(parallel, name)) > 1:
+            return f"{name}={size}"
+    return None
+
+
+def transfer_config(vllm_config: VllmConfig, host_bytes: int) -> KVTransferConfig:
+    """``host_bytes`` are for all ranks on this machine together."""
+    parallel = vllm_config.parallel_config
+    ranks = parallel.tensor_parallel_size * max(1, parallel.data_parallel_size_local)
+    return KVTransferConfig(
+        kv_connector=CONNECTOR,
+        kv_connector_module_path="proxima_engine.swap.connector",
+        # Not kv_both: a consumer's blocks are freed steps later, for loads that are not in the order of the device's
+        # stream. Ours are.
+        kv_role="kv_producer",
+        # A load that failed costs a recompute, not the request.
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config={HOST_BYTES: host_bytes // ranks},
+    )
+
+
+def is_ours(config: KVTransferConfig | None) -> bool:
+    return config is not None and config.kv_connector == CONNECTOR
+
+
+def host_blocks(cache: KVCacheConfig, host_bytes: Any) -> int:
+    """Blocks for one rank; 0 where the layers' KV is of a kind that is not kept."""
+    if len(cache.kv_cache_groups) != 1:
+        return 0
+    (group,) = cache.kv_cache_groups
+    spec = group.kv_cache_spec
+    if not isinstance(spec, FullAttentionSpec) or spec.sliding_window or spec.attention_chunk_size:
+        return 0
+    return int(host_bytes) // (spec.page_size_bytes * len(group.layer_names))

@@ -1,0 +1,89 @@
+"""The half of the connector that lives beside the model runner: copies what the scheduler's half says.
+
+A copy that fails costs its requests a recompute and never their text: what was not stored is never loaded, and a load
+that failed is reported to vLLM, which computes those blocks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from proxima_engine.swap.copier import Copier, copier_for
+from proxima_engine.swap.transfers import SwapReport, Transfer
+
+logger = logging.getLogger(__name__)
+MakeCopier = Callable[[Mapping[str, torch.Tensor], int, int], Copier]
+
+
+class SwapWorkerSide:
+    def __init__(self, num_blocks: int, host_blocks: int, make_copier: MakeCopier = copier_for) -> None:
+        self._num_blocks = num_blocks
+        self._host_blocks = host_blocks
+        self._make_copier = make_copier
+        self._copier: Copier | None = None
+        self._bad_host_blocks: set[int] = set()
+        """Hold nothing, because a store failed. The scheduler may not know yet."""
+        self._failed: set[str] = set()
+        self._bad_device_blocks: set[int] = set()
+        self._blocks_out = self._blocks_in = 0
+        self._copy_s = 0.0
+
+    def register(self, caches: Mapping[str, torch.Tensor]) -> None:
+        try:
+            self._copier = self._make_copier(caches, self._num_blocks, self._host_blocks)
+        except Exception:
+            logger.exception("KV of requests that yield cannot be kept on the host; they compute again")
+
+    def store(self, transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            if not transfer.host_blocks:
+                continue
+            if self._copied(transfer, to_host=True):
+                self._bad_host_blocks.difference_update(transfer.host_blocks)
+                self._blocks_out += len(transfer.host_blocks)
+            else:
+                self._bad_host_blocks.update(transfer.host_blocks)
+                self._failed.add(transfer.request_id)
+
+    def load(self, transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            if self._bad_host_blocks.isdisjoint(transfer.host_blocks) and self._copied(transfer, to_host=False):
+                self._blocks_in += len(transfer.host_blocks)
+            else:
+                self._bad_device_blocks.update(transfer.device_blocks)
+                self._failed.add(transfer.request_id)
+
+    def take_bad_device_blocks(self) -> set[int]:
+        """Blocks that a load of this step should have filled and did not."""
+        bad, self._bad_device_blocks = self._bad_device_blocks, set()
+        return bad
+
+    def take_report(self) -> SwapReport | None:
+        """What was done since the last call; None if nothing."""
+        if not (self._blocks_out or self._blocks_in or self._failed):
+            return None
+        size = 0 if self._copier is None else self._copier.bytes_per_block
+        report = SwapReport(frozenset(self._failed), self._blocks_out * size, self._blocks_in * size, self._copy_s)
+        self._failed.clear()
+        self._blocks_out = self._blocks_in = 0
+        self._copy_s = 0.0
+        return report
+
+    def _copied(self, transfer: Transfer, *, to_host: bool) -> bool:
+        if self._copier is None:
+            return False
+        copy = self._copier.store if to_host else self._copier.load
+        started_s = time.perf_counter()
+        try:
+            copy(transfer.device_blocks, transfer.host_blocks)
+        except Exception:
+            direction = "to" if to_host else "from"
+            logger.exception("copying KV of request %s %s the host failed; it computes again", transfer.request_id, direction)
+            return False
+        finally:
+            self._copy_s += time.perf_counter() - started_s
+        return True
