@@ -18,6 +18,7 @@ from proxima_config.sections.lifecycle import LifecycleSettings
 from proxima_config.sections.observing import LoggingSettings, TelemetrySettings
 from proxima_config.sections.scheduling import SchedulerSettings
 from proxima_config.sections.section import CliFlag, Section
+from proxima_config.sections.swap import SwapSettings
 
 __all__ = [
     "AdminSettings",
@@ -31,6 +32,7 @@ __all__ = [
     "SchedulerSettings",
     "Section",
     "ServerSettings",
+    "SwapSettings",
     "TelemetrySettings",
 ]
 
@@ -51,6 +53,7 @@ class ProximaSettings(Section):
     door: DoorSettings = DoorSettings()
     deadlines: DeadlineSettings = DeadlineSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    swap: SwapSettings = SwapSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     logging: LoggingSettings = LoggingSettings()
     engine: dict[str, JsonValue] = Field(

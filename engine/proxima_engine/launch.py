@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from proxima_config.errors import ConfigError
 from proxima_config.hardware import detect
 from proxima_config.log_lines import logging_config
@@ -28,6 +30,7 @@ from proxima_engine.root_cause import DIRECTORY_VARIABLE
 from proxima_engine.scheduling.options import SchedulerOptions
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.engine.async_llm import AsyncLLM
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ SCHEDULER_FACTORIES = {
 SNAPSHOT_ENDPOINT = f"ipc://${{{DIRECTORY_VARIABLE}}}/snapshot"
 # VLLM_PORT itself is also a setting of vLLM: a plain number stays.
 _SERVICE_LINK = re.compile(r"VLLM_(PORT=\w+://|PORT_\d+_|SERVICE_(HOST|PORT))")
+DEFAULT_SWAP_BYTES = 4 << 30
 CPU_WORKER = "proxima_engine.worker_cpu.ProximaCPUWorker"
 
 
@@ -137,6 +141,7 @@ def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[
     vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     if on_cpu:
         platform_cpu.refuse_known_bad(platform_cpu.Numerics.of(vllm_config), detect().cpu_flags)
+    keep_kv_of_those_who_yield(settings, vllm_config)
     before_spawn()
     client = WatchedLLM.from_vllm_config(
         vllm_config=vllm_config,
@@ -146,6 +151,28 @@ def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[
         disable_log_stats=engine_args.disable_log_stats,
     )
     return client, args
+
+
+def keep_kv_of_those_who_yield(settings: ProximaSettings, vllm_config: VllmConfig) -> None:
+    """Add the swap connector if it was asked for and can be.
+
+    To the finished configuration, which says what model and which ranks there will be, and whether there is a
+    connector of the user's, in whatever way he asked for it.
+    """
+    if not settings.swap.enabled:
+        return
+    from proxima_engine.swap.setup import reason_against, transfer_config
+
+    if settings.scheduler.kind != "proxima":
+        logger.warning("swap.enabled does nothing with scheduler.kind %s", settings.scheduler.kind)
+    elif vllm_config.kv_transfer_config is not None:
+        logger.warning("swap.enabled does nothing beside a KV connector of your own")
+    elif (reason := reason_against(vllm_config)) is not None:
+        logger.warning("swap.enabled does nothing: not for %s", reason)
+    else:
+        host_bytes = settings.swap.host_bytes or min(DEFAULT_SWAP_BYTES, psutil.virtual_memory().available // 4)
+        vllm_config.kv_transfer_config = transfer_config(vllm_config, host_bytes)
+        logger.info("KV of requests that yield is kept in up to %.1f GiB of host memory", host_bytes / (1 << 30))
 
 
 def set_environment(settings: ProximaSettings) -> None:

@@ -39,7 +39,9 @@ from proxima_engine.swap.connector import ProximaSwapConnector
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.engine import EngineCoreOutputs
-    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+    from proxima_engine.swap.scheduler_side import SwapSchedulerSide
 
 _logger = logging.getLogger(__name__)
 EMPTY_PLAN = Plan(order=())
@@ -144,11 +146,35 @@ class ProximaScheduler(Scheduler):
     ) -> dict[int, EngineCoreOutputs]:
         if self._step_log is not None:
             self._step_log.ended()
+        if self.proxima_swap is not None and model_runner_output.kv_connector_output is not None:
+            self._start_over_where_loads_failed(self.proxima_swap, model_runner_output.kv_connector_output)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduler_output, model_runner_output)
         now_s = self.proxima_clock()
         self._step_clock.ended(scheduler_output, now_s)
         self._report.stepped(now_s, outputs)
         return outputs
+
+    def _start_over_where_loads_failed(self, swap: SwapSchedulerSide, told: KVConnectorOutput) -> None:
+        """Drop what was computed on blocks that a load did not fill, also in steps that are in flight.
+
+        vLLM's own recovery cuts a request back to its last good block, and does not know of steps in flight, whose
+        tokens would then be delivered.
+        """
+        bad, told.invalid_block_ids = told.invalid_block_ids, set()
+        if not bad:
+            return
+        self.kv_cache_manager.evict_blocks(bad)
+        for request in list(self.running):
+            if not bad.isdisjoint(self.kv_cache_manager.get_block_ids(request.request_id)[0]):
+                self.running.remove(request)
+                self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+                # It may resume at once, and its tokens of the last step are not those that it goes on with.
+                self.prev_step_scheduled_req_ids.discard(request.request_id)
+        for request in self.waiting:
+            # One that yielded while the step was in flight has saved, and will be sent, what may be wrong.
+            if request.num_stale_output_tokens:
+                request.drop_stale_output = True
+                swap.ended(request.request_id)
 
     def finish_requests(self, request_ids: Any, finished_status: RequestStatus) -> list[Request]:
         finished: list[Request] = super().finish_requests(request_ids, finished_status)

@@ -9,7 +9,7 @@ wrong read, which on a real device would be silently wrong text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,14 +18,18 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from proxima_engine.lab.bare_scheduler import bare_config, bare_scheduler, block_hasher
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
+from proxima_engine.swap.transfers import SwapMetadata
+from proxima_engine.swap.worker_side import SwapWorkerSide
 
 STEP_S = 0.05
 STOP = 999
+SPOILED = -1
+NONSENSE = 998
 SCHEDULERS = {
     ("proxima", False): ProximaScheduler,
     ("proxima", True): ProximaAsyncScheduler,
@@ -66,8 +70,18 @@ class PagedMemory:
             elif blocks:
                 self.tables[request_id] += blocks[0]
 
-    def compute(self, request_id: str, tokens: list[int], start: int, end: int) -> None:
-        """Write positions start..end of a text, then read all of 0..end back."""
+    def spoil(self, block: int) -> None:
+        """Nobody wrote what was to be written there."""
+        self.slots |= {(block, offset): SPOILED for offset in range(self.block_size)}
+
+    def compute(self, request_id: str, tokens: list[int], start: int, end: int) -> bool:
+        """Write positions start..end of a text, then read all of 0..end back.
+
+        False, and nothing but nonsense written, if it reads something spoiled.
+        """
+        if any(self.slots.get(self._slot(request_id, position)) == SPOILED for position in range(start)):
+            self.slots |= {self._slot(request_id, position): SPOILED for position in range(start, end)}
+            return False
         text = self._fingerprints.setdefault(request_id, [])
         for token in tokens[len(text) : end]:
             text.append(hash((text[-1] if text else 0, token)))
@@ -76,9 +90,35 @@ class PagedMemory:
         for position in range(end):
             held = self.slots.get(self._slot(request_id, position))
             assert held == text[position], f"{request_id}: wrong KV at position {position}"
+        return True
 
     def _slot(self, request_id: str, position: int) -> tuple[int, int]:
         return self.tables[request_id][position // self.block_size], position % self.block_size
+
+
+class SlotCopier:
+    """Copies blocks of a PagedMemory to a host memory and back; raises where it is told to."""
+
+    bytes_per_block = 1
+
+    def __init__(self, memory: PagedMemory, fails: Callable[[], bool]) -> None:
+        self._memory = memory
+        self._fails = fails
+        self._host: dict[tuple[int, int], int | None] = {}
+
+    def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+        self._copy(self._memory.slots, device_blocks, self._host, host_blocks)
+
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+        self._copy(self._host, host_blocks, self._memory.slots, device_blocks)
+
+    def _copy(self, source: Any, from_blocks: Sequence[int], target: Any, to_blocks: Sequence[int]) -> None:
+        if self._fails():
+            message = "broken on purpose"
+            raise RuntimeError(message)
+        for old, new in zip(from_blocks, to_blocks, strict=True):
+            for offset in range(self._memory.block_size):
+                target[new, offset] = source.get((old, offset))
 
 
 def next_token(tokens: list[int]) -> int:
@@ -100,6 +140,10 @@ class SteppingEngine:
     start_order: list[str] = field(default_factory=list)
     texts: dict[str, list[int]] = field(default_factory=dict)
     ended: dict[str, str] = field(default_factory=dict)
+    delivered: dict[str, list[int]] = field(default_factory=dict)
+    """Tokens that the scheduler passed on to the client."""
+    copy_fails: Callable[[], bool] = lambda: False
+    """Asked before each copy between device and host."""
 
     def __post_init__(self) -> None:
         config = self.vllm_config
@@ -110,6 +154,10 @@ class SteppingEngine:
         if isinstance(self.scheduler, ProximaScheduler):
             self.scheduler.proxima_clock = lambda: self.now_s
         self.memory = PagedMemory(config.cache_config.block_size)
+        self._swap = SwapWorkerSide(
+            self.blocks + 1, 0, lambda caches, blocks, host_blocks: SlotCopier(self.memory, lambda: self.copy_fails())
+        )
+        self._swap.register({})
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._prompts: dict[str, list[int]] = {}
         self._answer_tokens: dict[str, int] = {}
@@ -192,14 +240,26 @@ class SteppingEngine:
         assert not self.scheduler.running
 
     def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        swap = output.kv_connector_metadata
+        if isinstance(swap, SwapMetadata):
+            self._swap.store(swap.stores)
         self.memory.take_tables(output)
+        bad_blocks: set[int] = set()
+        if isinstance(swap, SwapMetadata):
+            self._swap.load(swap.loads)
+            bad_blocks = self._swap.take_bad_device_blocks()
+            for block in bad_blocks:
+                self.memory.spoil(block)
         request_ids, sampled = [], []
         starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         for request_id, count in output.num_scheduled_tokens.items():
             text, end = self.texts[request_id], starts[request_id] + count
-            self.memory.compute(request_id, text, starts[request_id], end)
+            if not self.memory.compute(request_id, text, starts[request_id], end):
+                request_ids.append(request_id)
+                sampled.append([NONSENSE])
+                continue
             new = [self._next_token(request_id, text)] if end == len(text) else []
             # The worker knows a sampled token before the scheduler does when a step is in flight, which also means
             # that it computes one more for a request that has just stopped.
@@ -208,7 +268,10 @@ class SteppingEngine:
             request_ids.append(request_id)
             sampled.append(new)
         index = {request_id: position for position, request_id in enumerate(request_ids)}
-        return ModelRunnerOutput(req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled)
+        told = KVConnectorOutput(invalid_block_ids=bad_blocks, kv_connector_worker_meta=self._swap.take_report())
+        return ModelRunnerOutput(
+            req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled, kv_connector_output=told
+        )
 
     def _next_token(self, request_id: str, tokens: list[int]) -> int:
         produced = len(tokens) - len(self._prompts[request_id])
@@ -217,5 +280,6 @@ class SteppingEngine:
     def _finish(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         for batch in self.scheduler.update_from_output(output, result).values():
             for one in batch.outputs:
+                self.delivered.setdefault(one.request_id, []).extend(one.new_token_ids)
                 if one.finish_reason is not None:
                     self.ended[one.request_id] = str(one.finish_reason)

@@ -42,6 +42,7 @@ class Relied:
         raise AssertionError(f"{self.symbol} is gone; {self.by} relies on it")
 
 
+CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base"
 SCHED = "vllm.v1.core.sched"
 SYMBOLS = [
     # Scheduling
@@ -88,6 +89,36 @@ SYMBOLS = [
     Relied("vllm.v1.engine.EngineCoreOutputs", f"{ENGINE}/scheduling/report.py"),
     Relied("vllm.v1.outputs.ModelRunnerOutput", f"{ENGINE}/scheduler.py"),
     Relied("vllm.config.VllmConfig", f"{ENGINE}/scheduling/options.py"),
+    # Keeping KV of those who yield
+    Relied("vllm.config.KVTransferConfig", f"{ENGINE}/swap/setup.py"),
+    Relied("vllm.v1.kv_cache_interface.FullAttentionSpec.page_size_bytes", f"{ENGINE}/swap/setup.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/swap/setup.py"),
+    Relied(
+        f"{SCHED}.scheduler.Scheduler.reset_prefix_cache",
+        f"{ENGINE}/scheduler.py",
+        "self reset_running_requests reset_connector",
+    ),
+    Relied("vllm.v1.core.kv_cache_manager.KVCacheManager.evict_blocks", f"{ENGINE}/scheduler.py", "self block_ids"),
+    Relied("vllm.v1.core.kv_cache_manager.KVCacheManager.get_block_ids", f"{ENGINE}/scheduler.py", "self request_id"),
+    *[
+        Relied(f"{CONNECTOR}.KVConnectorBase_V1.{name}", f"{ENGINE}/swap/connector.py", parameters)
+        for name, parameters in {
+            "get_num_new_matched_tokens": "self request num_computed_tokens",
+            "update_state_after_alloc": "self request blocks num_external_tokens",
+            "build_connector_meta": "self scheduler_output",
+            "update_connector_output": "self connector_output",
+            "request_finished": "self request block_ids",
+            "reset_cache": "self",
+            "register_kv_caches": "self kv_caches",
+            "handle_preemptions": "self kv_connector_metadata",
+            "start_load_kv": "self forward_context kwargs",
+            "get_block_ids_with_load_errors": "self",
+            "build_connector_worker_meta": "self",
+        }.items()
+    ],
+    Relied(
+        f"{CONNECTOR}.SupportsHMA.request_finished_all_groups", f"{ENGINE}/swap/connector.py", "self request block_ids"
+    ),
     # Starting, watching and stopping the engine
     Relied("vllm.entrypoints.launchers.cli_args.make_arg_parser", f"{ENGINE}/launch.py", "parser"),
     Relied("vllm.utils.argparse_utils.FlexibleArgumentParser", f"{ENGINE}/launch.py"),

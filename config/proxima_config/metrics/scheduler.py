@@ -80,6 +80,41 @@ FORECASTS_EXCEEDED = Metric(
     "Those of them that demand was above; the policy aims at 3 % of the checked ones.",
     "1",
 )
+HOST_BLOCKS_TOTAL = Metric(
+    "proxima_host_kv_blocks",
+    Kind.GAUGE,
+    ("engine",),
+    "KV blocks that host memory has room for, of requests that yield; 0 without swap.enabled.",
+    "blocks",
+)
+HOST_BLOCKS_USED = Metric("proxima_host_kv_blocks_used", Kind.GAUGE, ("engine",), "Those of them in use.", "blocks")
+SWAPPED_BLOCKS = Metric(
+    "proxima_swapped_blocks_total",
+    Kind.COUNTER,
+    ("engine", "direction"),
+    "KV blocks copied to host memory (out) and back (in).",
+    "blocks",
+)
+SWAPPED_BYTES = Metric(
+    "proxima_swapped_bytes_total", Kind.COUNTER, ("engine", "direction"), "Bytes of them, of all ranks.", "bytes"
+)
+SWAP_TIME = Metric(
+    "proxima_swap_seconds_total", Kind.COUNTER, ("engine",), "Time for which copies held the worker up.", "seconds"
+)
+RECOMPUTE_AVOIDED = Metric(
+    "proxima_recompute_tokens_avoided_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Tokens that came back from host memory and were not computed again.",
+    "tokens",
+)
+SWAP_FAILURES = Metric(
+    "proxima_swap_failures_total",
+    Kind.COUNTER,
+    ("engine", "cause"),
+    "Requests that yielded and compute again all the same: no_room on the host, or a copy that failed.",
+    "requests",
+)
 PLAN_TIME = Metric("proxima_plan_seconds_total", Kind.COUNTER, ("engine",), "Time spent planning steps.", "seconds")
 POLICY_FAILURES = Metric(
     "proxima_policy_failures_total",

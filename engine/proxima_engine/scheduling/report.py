@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import ChecksForecasts
@@ -149,6 +149,7 @@ class SchedulerReport:
         blocks_total = self._view.blocks_total
         blocks_used = self._blocks_used
         return SchedulerSnapshot(
+            **self._swapped(),
             rank=scheduler.parallel_config.data_parallel_index,
             time_s=time.time(),
             step=self._steps,
@@ -174,6 +175,21 @@ class SchedulerReport:
             policy_last_error=guard.last_error,
             requests=self.requests() if name_requests else None,
         )
+
+    def _swapped(self) -> dict[str, Any]:
+        swap = self._scheduler.proxima_swap
+        if swap is None:
+            return {}
+        counters = swap.counters
+        return {
+            "host_blocks_total": swap.ledger.blocks_total,
+            "host_blocks_used": swap.ledger.blocks_used,
+            "swapped_blocks_total": {"out": counters.blocks_out, "in": counters.blocks_in},
+            "swapped_bytes_total": {"out": counters.bytes_out, "in": counters.bytes_in},
+            "swap_time_s_total": counters.copy_s,
+            "recompute_tokens_avoided_total": counters.tokens_kept,
+            "swap_failures_total": {"no_room": counters.no_room, "copy": counters.failed},
+        }
 
     def _waiting_by_reason(self) -> dict[str, dict[str, int]]:
         """Reason -> class -> waiting requests. Those that arrived since the last plan, or lie beyond its look-ahead,

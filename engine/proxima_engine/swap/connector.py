@@ -1,7 +1,7 @@
 """The KV connector that keeps the blocks of requests that yield.
 
 vLLM makes one beside the scheduler and one beside each model runner. What it calls when, and why loads are
-synchronous, is in docs/decisions/0011-yield-without-loss.md.
+synchronous, is in docs/decisions/0012-yield-without-loss.md.
 """
 
 from __future__ import annotations

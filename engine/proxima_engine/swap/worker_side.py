@@ -82,7 +82,9 @@ class SwapWorkerSide:
             copy(transfer.device_blocks, transfer.host_blocks)
         except Exception:
             direction = "to" if to_host else "from"
-            logger.exception("copying KV of request %s %s the host failed; it computes again", transfer.request_id, direction)
+            logger.exception(
+                "copying KV of request %s %s the host failed; it computes again", transfer.request_id, direction
+            )
             return False
         finally:
             self._copy_s += time.perf_counter() - started_s

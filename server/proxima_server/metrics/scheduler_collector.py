@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client.registry import Collector
 
@@ -72,6 +72,15 @@ class SchedulerCollector(Collector):
                 for mode in YieldMode
             ],
         )
+        for metric, (values, field) in _BY_LABEL.items():
+            yield family(
+                metric,
+                [
+                    ((str(rank), value), getattr(now, field).get(value, 0))
+                    for rank, now in latest.items()
+                    for value in values
+                ],
+            )
         yield family(
             catalogue.POLICY_STATE,
             [
@@ -94,11 +103,20 @@ _PLAIN: Mapping[Metric, str] = {
     catalogue.PREEMPTIONS: "preemptions_total",
     catalogue.FORECASTS_CHECKED: "forecasts_checked_total",
     catalogue.FORECASTS_EXCEEDED: "forecasts_exceeded_total",
+    catalogue.HOST_BLOCKS_TOTAL: "host_blocks_total",
+    catalogue.HOST_BLOCKS_USED: "host_blocks_used",
+    catalogue.SWAP_TIME: "swap_time_s_total",
+    catalogue.RECOMPUTE_AVOIDED: "recompute_tokens_avoided_total",
     catalogue.PLAN_TIME: "plan_time_s_total",
     catalogue.POLICY_FAILURES: "policy_failures_total",
 }
 
 
+_BY_LABEL: Mapping[Metric, tuple[Sequence[str], str]] = {
+    catalogue.SWAPPED_BLOCKS: (("out", "in"), "swapped_blocks_total"),
+    catalogue.SWAPPED_BYTES: (("out", "in"), "swapped_bytes_total"),
+    catalogue.SWAP_FAILURES: (("no_room", "copy"), "swap_failures_total"),
+}
 _BY_CLASS: Mapping[Metric, str] = {
     catalogue.SCHEDULER_WAITING_TOKENS: "waiting_tokens",
     catalogue.SCHEDULER_OLDEST_WAIT: "oldest_wait_s",

@@ -1,0 +1,25 @@
+"""Whether KV of requests that yield is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from proxima_config.sections.section import CliFlag, Section
+
+
+class SwapSettings(Section):
+    """What becomes of the KV of a request that gives up its blocks."""
+
+    enabled: Annotated[bool, CliFlag("--swap")] = Field(
+        default=False,
+        description="Copy it to host memory and back when the request resumes, instead of computing it again. Needs "
+        "scheduler.kind proxima; kv_transfer_config or kv_offloading_size of your own switches it off.",
+    )
+    host_bytes: Annotated[int | None, CliFlag("--swap-host-bytes")] = Field(
+        default=None,
+        ge=1,
+        description="Host memory for it, of all ranks of this gateway together. When it is full, requests that yield "
+        "compute again. Without a figure 4 GiB, or a quarter of the memory that is free at start-up if that is less.",
+    )

@@ -1,0 +1,65 @@
+"""KV of requests that yield comes back from host memory, on the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+from gateway_process import GatewayProcess
+
+from proxima_config.forced_length import FIELD, PROCESSOR
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+# 39 usable blocks of 32 tokens, no prefix cache that could bring blocks back by itself. Float32, so that what shares a
+# batch with a request cannot change what it samples.
+FLAGS = [
+    "--max-model-len",
+    "1024",
+    "--num-gpu-blocks-override",
+    "40",
+    "--block-size",
+    "32",
+    "--enforce-eager",
+    "--swap",
+]
+FLAGS += ["--kv-cache-memory-bytes", "100000000", "--dtype", "float32", "--logits-processors", PROCESSOR]
+FLAGS += ["--no-enable-prefix-caching"]
+
+
+def body(number: int, **sampling: Any) -> dict[str, Any]:
+    return {"prompt": [10 + number] * (300 + number), "max_tokens": 200, "ignore_eos": True, **sampling}
+
+
+async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
+    """Each needs 16 of the 39 blocks in the end, so that some lose theirs, in the middle of an answer."""
+    bodies = [body(number, temperature=0) for number in range(4)]
+    bodies += [body(number, temperature=1.0, seed=number) for number in range(4, 8)]
+    # Proxima would let them wait. After many short answers to such prompts it expects others.
+    short = {**body(20), "ignore_eos": False, "vllm_xargs": {FIELD: 4}}
+    with GatewayProcess([str(tiny_model), *FLAGS], tmp_path / "log") as gateway:
+        gateway.wait_ready()
+        async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=120) as client:
+
+            async def text(request: dict[str, Any]) -> str:
+                answer = (await client.post("/v1/completions", json=request)).json()
+                assert "error" not in answer
+                return answer["choices"][0]["text"]
+
+            async def metric(series: str) -> float:
+                found = re.search(rf"^{re.escape(series)} (\S+)$", (await client.get("/metrics")).text, re.MULTILINE)
+                assert found
+                return float(found[1])
+
+            alone = [await text(request) for request in bodies]
+            await asyncio.gather(*(text(short) for _ in range(80)))
+            together = await asyncio.gather(*(text(request) for request in bodies))
+            await asyncio.sleep(0.5)
+            assert await metric('proxima_swapped_blocks_total{direction="in",engine="0"}') > 0
+            assert await metric('proxima_recompute_tokens_avoided_total{engine="0"}') > 300
+            assert await metric('proxima_swap_failures_total{cause="copy",engine="0"}') == 0
+            assert await metric('proxima_host_kv_blocks_used{engine="0"}') == 0
+    assert list(together) == alone

@@ -1,0 +1,284 @@
+"""KV of requests that yield: the real scheduler, and a memory that checks each KV position before it is used."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stepping_engine import SteppingEngine, engine_config
+from vllm.config import VllmConfig
+
+from proxima_config.settings import ProximaSettings
+from proxima_engine.launch import keep_kv_of_those_who_yield
+from proxima_engine.policy.plan import Plan, YieldMode
+from proxima_engine.policy.view import StepView
+from proxima_engine.swap.copier import CpuCopier, UnknownLayoutError, block_rows
+from proxima_engine.swap.setup import transfer_config
+
+PAGE_BYTES = 32 * 64 * 4 * 2
+"""One block of the layer that the bare scheduler has."""
+
+
+class Restless:
+    """Starts whoever fits, and lets the request that the numbers name yield in the steps that they name."""
+
+    def __init__(self, turns: Iterator[int]) -> None:
+        self._turns = turns
+
+    def plan(self, view: StepView) -> Plan:
+        turn = next(self._turns)
+        running = view.running
+        if turn and len(running) > 1:
+            return Plan(order=(), yields=((running[turn % len(running)].request_id, YieldMode.RECOMPUTE),))
+        return Plan(order=tuple(request.request_id for request in view.waiting))
+
+
+def start(
+    *, overlap: bool = False, blocks: int = 30, host_blocks: int = 60, turns: Iterator[int] | None = None, **flags: Any
+) -> SteppingEngine:
+    config = engine_config(overlap=overlap, **flags)
+    config.kv_transfer_config = transfer_config(config, host_blocks * PAGE_BYTES)
+    engine = SteppingEngine(config, blocks)
+    engine.scheduler.proxima_policy = Restless(turns or itertools.repeat(0))
+    return engine
+
+
+def finish(engine: SteppingEngine) -> None:
+    """All ended with the text that they would have had alone, and nothing is left on device or host."""
+    engine.drain()
+    engine.check_integrity()
+    assert engine.scheduler.proxima_swap.ledger.blocks_used == 0
+    assert engine.scheduler.proxima_guard.failures_total == 0
+    for request_id, tokens in engine.delivered.items():
+        prompt = engine.expected_text(request_id, 0)
+        assert prompt + tokens == engine.expected_text(request_id, len(tokens))
+
+
+def two_of_whom_one_yields(engine: SteppingEngine) -> None:
+    engine.add("a", 32 * 5 + 7, 40)
+    engine.add("b", 32 * 5 + 7, 40)
+
+
+def every(period: int) -> Iterator[int]:
+    return itertools.cycle([0] * (period - 1) + [1])
+
+
+overlaps = pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+
+
+@overlaps
+def test_one_that_yielded_computes_nothing_again(overlap: bool) -> None:
+    engine = start(overlap=overlap, turns=every(10), enable_prefix_caching=False)
+    two_of_whom_one_yields(engine)
+    computed = 0
+    while engine.scheduler.has_unfinished_requests():
+        computed += engine.step().total_num_scheduled_tokens
+    finish(engine)
+    counters = engine.scheduler.proxima_swap.counters
+    assert counters.blocks_in > 0
+    assert (counters.failed, counters.no_room) == (0, 0)
+    assert counters.tokens_kept > 0
+    told = engine.scheduler._report.snapshot()
+    assert told.host_blocks_total == 60
+    assert told.swapped_blocks_total == {"out": counters.blocks_out, "in": counters.blocks_in}
+    assert told.recompute_tokens_avoided_total == counters.tokens_kept
+    # Prompts, and each output token but the last, which is not computed. A step in flight may run one past the end.
+    assert computed <= 2 * (32 * 5 + 7 + 40)
+
+
+def test_a_second_yield_copies_only_what_is_new() -> None:
+    engine = start(turns=every(10), enable_prefix_caching=False)
+    two_of_whom_one_yields(engine)
+    copied = []
+    while engine.scheduler.has_unfinished_requests():
+        copied += [(store.request_id, len(store.host_blocks)) for store in engine.step().kv_connector_metadata.stores]
+    finish(engine)
+    first = {name: count for name, count in reversed(copied)}
+    again = [count for name, count in copied if count != first[name]]
+    assert again
+    assert max(again) <= 2
+
+
+def test_prefixes_that_are_still_on_the_device_are_not_loaded() -> None:
+    engine = start(turns=every(10))
+    two_of_whom_one_yields(engine)
+    finish(engine)
+    counters = engine.scheduler.proxima_swap.counters
+    # Nobody took the blocks meanwhile, so that only the last, half full one is not found there.
+    assert 0 < counters.blocks_in < counters.blocks_out
+
+
+@overlaps
+def test_without_room_they_compute_again(overlap: bool) -> None:
+    engine = start(overlap=overlap, host_blocks=3, turns=every(10))
+    two_of_whom_one_yields(engine)
+    finish(engine)
+    counters = engine.scheduler.proxima_swap.counters
+    assert counters.no_room > 0
+    assert counters.blocks_in == 0
+
+
+@overlaps
+def test_the_blocks_of_one_that_is_aborted_are_free_at_once(overlap: bool) -> None:
+    engine = start(overlap=overlap, turns=every(10))
+    two_of_whom_one_yields(engine)
+    while not engine.scheduler.proxima_swap.ledger.blocks_used:
+        engine.step()
+    (waiting,) = engine.scheduler.waiting
+    engine.abort(waiting.request_id)
+    assert engine.scheduler.proxima_swap.ledger.blocks_used == 0
+    finish(engine)
+
+
+def test_a_reset_of_the_cache_makes_what_is_kept_void() -> None:
+    engine = start(turns=every(10))
+    two_of_whom_one_yields(engine)
+    while not engine.scheduler.proxima_swap.ledger.blocks_used:
+        engine.step()
+    kept = engine.scheduler.proxima_swap.counters.blocks_in
+    engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    engine.scheduler.proxima_policy = Restless(itertools.repeat(0))
+    finish(engine)
+    assert engine.scheduler.proxima_swap.counters.blocks_in == kept
+
+
+def test_nobody_is_trapped_while_it_is_loaded() -> None:
+    """vllm#45388, #57104, #57841: requests that are loaded wait where a failed allocation ends the scan. Ours start in
+    the step that loads them, and are never in that queue."""
+    engine = start(turns=every(7), max_num_seqs=4)
+    for index in range(12):
+        engine.add(f"r{index}", 32 * 3 + index, 50)
+    while engine.scheduler.has_unfinished_requests():
+        engine.step()
+        assert not engine.scheduler.kv_holding_waiting
+    finish(engine)
+    assert engine.scheduler.proxima_swap.counters.blocks_in > 0
+
+
+schedules = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 500), st.integers(1, 60)),
+        st.tuples(st.just("same"), st.integers(1, 500), st.integers(1, 60)),
+        st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
+        st.tuples(st.just("step"), st.integers(1, 10), st.just(0)),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@overlaps
+@settings(max_examples=60)
+@given(
+    schedule=schedules,
+    turns=st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    fails=st.lists(st.booleans(), min_size=1, max_size=12),
+    host_blocks=st.sampled_from([0, 8, 60]),
+    flags=st.fixed_dictionaries(
+        {"max_num_batched_tokens": st.sampled_from([64, 2048]), "enable_prefix_caching": st.booleans()}
+    ),
+)
+def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
+    overlap: bool,
+    schedule: list[tuple[str, int, int]],
+    turns: list[int],
+    fails: list[bool],
+    host_blocks: int,
+    flags: dict[str, Any],
+) -> None:
+    """vllm#29870, #46014, #43839: whoever yields, resumes or is aborted while copies are on their way, whatever of them
+    fails, under vLLM's own preemptions too, and with prompts that share their blocks."""
+    yielding = itertools.chain(itertools.islice(itertools.cycle(turns), 300), itertools.repeat(0))
+    failing = itertools.chain(itertools.islice(itertools.cycle(fails), 200), itertools.repeat(False))
+    engine = start(overlap=overlap, host_blocks=host_blocks, turns=yielding, max_num_seqs=6, **flags)
+    engine.copy_fails = lambda: next(failing)
+    names: list[str] = []
+    for action, number, tokens in schedule:
+        if action in ("add", "same"):
+            names.append(f"r{len(names)}")
+            engine.add(names[-1], [7] * number if action == "same" else number, tokens)
+        elif action == "abort" and number < len(names):
+            engine.abort(names[number])
+        elif action == "step":
+            for _ in range(number):
+                engine.step()
+    finish(engine)
+    assert set(engine.ended) == set(names)
+
+
+@settings(max_examples=40)
+@given(
+    shape=st.sampled_from([(20, 2, 4, 6), (2, 20, 4, 6), (40, 3, 5), (20, 7)]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32, torch.uint8]),
+    data=st.data(),
+)
+def test_copies_are_exact_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype, data: st.DataObject) -> None:
+    """Any sequence of stores and loads, whatever the layout of a layer: NaNs included, and no other block is touched."""
+    blocks, host_blocks = 20, 12
+    size = torch.empty(0, dtype=dtype).element_size()
+    layers = {
+        str(index): torch.randint(0, 256, (*shape[:-1], shape[-1] * size), dtype=torch.uint8).view(dtype)
+        for index in range(3)
+    }
+    copier = CpuCopier(layers, blocks, host_blocks)
+    rows = [block_rows(layer, blocks) for layer in layers.values()]
+
+    def bits(block: int) -> bytes:
+        return b"".join(row[block].contiguous().view(torch.uint8).numpy().tobytes() for row in rows)
+
+    device = {block: bits(block) for block in range(blocks)}
+    host: dict[int, bytes] = {}
+    assert copier.bytes_per_block == len(device[0])
+    for _ in range(data.draw(st.integers(1, 12))):
+        count = data.draw(st.integers(1, host_blocks))
+        on_device = data.draw(st.permutations(range(blocks)))[:count]
+        on_host = data.draw(st.permutations(range(host_blocks)))[:count]
+        if data.draw(st.booleans()):
+            copier.store(on_device, on_host)
+            host |= {there: device[here] for here, there in zip(on_device, on_host, strict=True)}
+        else:
+            known = [(here, there) for here, there in zip(on_device, on_host, strict=True) if there in host]
+            if known:
+                copier.load(*(list(side) for side in zip(*known, strict=True)))
+                device |= {here: host[there] for here, there in known}
+    assert {block: bits(block) for block in range(blocks)} == device
+
+
+def test_a_layout_without_blocks_is_refused() -> None:
+    with pytest.raises(UnknownLayoutError):
+        block_rows(torch.zeros(3, 7, 5), 20)
+
+
+@pytest.mark.parametrize(
+    ("told", "change", "expected"),
+    [
+        pytest.param({"enabled": True}, lambda config: None, True, id="asked_for"),
+        pytest.param({}, lambda config: None, False, id="not_asked_for"),
+        pytest.param(
+            {"enabled": True},
+            lambda config: setattr(config.parallel_config, "pipeline_parallel_size", 2),
+            False,
+            id="unsupported",
+        ),
+    ],
+)
+def test_it_is_set_up_where_it_is_asked_for_and_can_be(
+    told: dict[str, Any], change: Callable[[VllmConfig], None], expected: bool
+) -> None:
+    config = engine_config()
+    change(config)
+    keep_kv_of_those_who_yield(ProximaSettings(swap=told), config)
+    assert (config.kv_transfer_config is not None) is expected
+
+
+def test_a_connector_of_the_users_own_stays(caplog: pytest.LogCaptureFixture) -> None:
+    config = engine_config()
+    config.kv_transfer_config = own = transfer_config(config, 1).__class__()
+    keep_kv_of_those_who_yield(ProximaSettings(swap={"enabled": True}), config)
+    assert config.kv_transfer_config is own
+    assert "KV connector of your own" in caplog.text
