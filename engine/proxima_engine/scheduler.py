@@ -35,6 +35,7 @@ from proxima_engine.scheduling.step_log import StepLog
 from proxima_engine.scheduling.support import reason_against
 from proxima_engine.scheduling.view_builder import ViewBuilder, cap_tokens
 from proxima_engine.swap.connector import ProximaSwapConnector
+from proxima_engine.swap.failures import readers_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -163,13 +164,17 @@ class ProximaScheduler(Scheduler):
         bad, told.invalid_block_ids = told.invalid_block_ids, set()
         if not bad:
             return
-        self.kv_cache_manager.evict_blocks(bad)
-        for request in list(self.running):
-            if not bad.isdisjoint(self.kv_cache_manager.get_block_ids(request.request_id)[0]):
-                self.running.remove(request)
-                self._preempt_request(request, time.monotonic(), drop_stale_output=True)
-                # It may resume at once, and its tokens of the last step are not those that it goes on with.
-                self.prev_step_scheduled_req_ids.discard(request.request_id)
+        tables = {each.request_id: self.kv_cache_manager.get_block_ids(each.request_id)[0] for each in self.running}
+        readers = readers_of(bad, tables)
+        # Blocks are in the prefix cache from the step on that fills them. Who read bad ones may have ended since, so
+        # nothing stays there but what those hold who have not read any.
+        good = {block for request_id, blocks in tables.items() if request_id not in readers for block in blocks}
+        self.kv_cache_manager.evict_blocks(set(range(self.kv_cache_manager.block_pool.num_gpu_blocks)) - good)
+        for request in [each for each in self.running if each.request_id in readers]:
+            self.running.remove(request)
+            self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+            # It may resume at once, and its tokens of the last step are not those that it goes on with.
+            self.prev_step_scheduled_req_ids.discard(request.request_id)
         for request in self.waiting:
             # One that yielded while the step was in flight has saved, and will be sent, what may be wrong.
             if request.num_stale_output_tokens:
@@ -237,7 +242,7 @@ class ProximaScheduler(Scheduler):
             return []
         running = {request.request_id: request for request in self.running}
         for request_id, mode in plan.yields:
-            if request_id not in running or mode is not YieldMode.RECOMPUTE:
+            if request_id not in running or (mode is YieldMode.SWAP and self.proxima_swap is None):
                 raise StalePlanError(f"cannot yield {request_id} by {mode}")
         return [running[request_id] for request_id, _ in plan.yields]
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +16,7 @@ from gateway_process import GatewayProcess
 
 from proxima_config.forced_length import FIELD, PROCESSOR
 
+FORCED_SWAPS = Path(__file__).parents[1] / "support" / "forced_swaps.py"
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 # 39 usable blocks of 32 tokens, no prefix cache that could bring blocks back by itself. Float32, so that what shares a
@@ -63,3 +68,20 @@ async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
             assert await metric('proxima_swap_failures_total{cause="copy",engine="0"}') == 0
             assert await metric('proxima_host_kv_blocks_used{engine="0"}') == 0
     assert list(together) == alone
+
+
+def test_a_request_that_is_made_to_yield_at_random_steps_gives_the_text_that_it_gives_alone(tiny_model):
+    """Greedy and seeded, in the middle of its prompt as in the middle of its answer."""
+    done = subprocess.run(
+        [sys.executable, str(FORCED_SWAPS), str(tiny_model)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    counters = found["counters"]
+    # 8 answers of 120 tokens, a quarter of whose steps end in a yield.
+    assert counters["blocks_in"] > 1000
+    assert counters["tokens_kept"] > 8 * 120 / 4 * 100
+    assert (counters["failed"], counters["no_room"], found["policy_failures"]) == (0, 0, 0)
+    assert found["host_blocks_used"] == 0
+    assert found["forced"]["greedy"] == found["alone"]["greedy"]
+    assert found["forced"]["seeded"] == found["alone"]["seeded"]

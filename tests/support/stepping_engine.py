@@ -112,6 +112,9 @@ class SlotCopier:
     def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         self._copy(self._host, host_blocks, self._memory.slots, device_blocks)
 
+    def take_seconds(self) -> float:
+        return 0.0
+
     def _copy(self, source: Any, from_blocks: Sequence[int], target: Any, to_blocks: Sequence[int]) -> None:
         if self._fails():
             message = "broken on purpose"
@@ -155,7 +158,7 @@ class SteppingEngine:
             self.scheduler.proxima_clock = lambda: self.now_s
         self.memory = PagedMemory(config.cache_config.block_size)
         self._swap = SwapWorkerSide(
-            self.blocks + 1, 0, lambda caches, blocks, host_blocks: SlotCopier(self.memory, lambda: self.copy_fails())
+            self.blocks + 1, 0, lambda caches, blocks, host_blocks: SlotCopier(self.memory, self._copy_fails)
         )
         self._swap.register({})
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
@@ -254,11 +257,15 @@ class SteppingEngine:
         starts = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         cached = output.scheduled_cached_reqs
         starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        # vLLM's model runner cuts what it knows of a request back to what the scheduler knows: tokens of steps that
+        # were in flight when it was preempted may have been dropped.
+        for request_id, known in zip(cached.req_ids, cached.num_output_tokens, strict=True):
+            del self.texts[request_id][len(self._prompts[request_id]) + known :]
         for request_id, count in output.num_scheduled_tokens.items():
             text, end = self.texts[request_id], starts[request_id] + count
             if not self.memory.compute(request_id, text, starts[request_id], end):
                 request_ids.append(request_id)
-                sampled.append([NONSENSE])
+                sampled.append([NONSENSE] if end >= len(text) else [])
                 continue
             new = [self._next_token(request_id, text)] if end == len(text) else []
             # The worker knows a sampled token before the scheduler does when a step is in flight, which also means
@@ -272,6 +279,9 @@ class SteppingEngine:
         return ModelRunnerOutput(
             req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled, kv_connector_output=told
         )
+
+    def _copy_fails(self) -> bool:
+        return self.copy_fails()
 
     def _next_token(self, request_id: str, tokens: list[int]) -> int:
         produced = len(tokens) - len(self._prompts[request_id])

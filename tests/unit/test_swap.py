@@ -17,7 +17,7 @@ from proxima_config.settings import ProximaSettings
 from proxima_engine.launch import keep_kv_of_those_who_yield
 from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.view import StepView
-from proxima_engine.swap.copier import CpuCopier, UnknownLayoutError, block_rows
+from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
 from proxima_engine.swap.setup import transfer_config
 
 PAGE_BYTES = 32 * 64 * 4 * 2
@@ -98,7 +98,7 @@ def test_a_second_yield_copies_only_what_is_new() -> None:
     while engine.scheduler.has_unfinished_requests():
         copied += [(store.request_id, len(store.host_blocks)) for store in engine.step().kv_connector_metadata.stores]
     finish(engine)
-    first = {name: count for name, count in reversed(copied)}
+    first = dict(reversed(copied))
     again = [count for name, count in copied if count != first[name]]
     assert again
     assert max(again) <= 2
@@ -211,25 +211,38 @@ def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     assert set(engine.ended) == set(names)
 
 
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="copies over a bus need a GPU")
+    ),
+]
+
+
+@pytest.mark.parametrize("device_type", DEVICES)
 @settings(max_examples=40)
 @given(
     shape=st.sampled_from([(20, 2, 4, 6), (2, 20, 4, 6), (40, 3, 5), (20, 7)]),
     dtype=st.sampled_from([torch.bfloat16, torch.float32, torch.uint8]),
     data=st.data(),
 )
-def test_copies_are_exact_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype, data: st.DataObject) -> None:
-    """Any sequence of stores and loads, whatever the layout of a layer: NaNs included, and no other block is touched."""
+def test_copies_are_exact_to_the_bit(
+    device_type: str, shape: tuple[int, ...], dtype: torch.dtype, data: st.DataObject
+) -> None:
+    """Any sequence of stores and loads, whatever a layer's layout: NaNs included, and no other block is touched."""
     blocks, host_blocks = 20, 12
     size = torch.empty(0, dtype=dtype).element_size()
     layers = {
-        str(index): torch.randint(0, 256, (*shape[:-1], shape[-1] * size), dtype=torch.uint8).view(dtype)
+        str(index): torch.randint(0, 256, (*shape[:-1], shape[-1] * size), dtype=torch.uint8)
+        .view(dtype)
+        .to(device_type)
         for index in range(3)
     }
-    copier = CpuCopier(layers, blocks, host_blocks)
+    copier = copier_for(layers, blocks, host_blocks)
     rows = [block_rows(layer, blocks) for layer in layers.values()]
 
     def bits(block: int) -> bytes:
-        return b"".join(row[block].contiguous().view(torch.uint8).numpy().tobytes() for row in rows)
+        return b"".join(row[block].contiguous().view(torch.uint8).cpu().numpy().tobytes() for row in rows)
 
     device = {block: bits(block) for block in range(blocks)}
     host: dict[int, bytes] = {}

@@ -17,9 +17,9 @@ class SwapSettings(Section):
         description="Copy it to host memory and back when the request resumes, instead of computing it again. Needs "
         "scheduler.kind proxima; kv_transfer_config or kv_offloading_size of your own switches it off.",
     )
-    host_bytes: Annotated[int | None, CliFlag("--swap-host-bytes")] = Field(
-        default=None,
-        ge=1,
+    host_bytes: Annotated[int, CliFlag("--swap-host-bytes")] = Field(
+        default=0,
+        ge=0,
         description="Host memory for it, of all ranks of this gateway together. When it is full, requests that yield "
-        "compute again. Without a figure 4 GiB, or a quarter of the memory that is free at start-up if that is less.",
+        "compute again. 0 for 4 GiB, or a quarter of the memory that is free at start-up if that is less.",
     )

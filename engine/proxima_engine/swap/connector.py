@@ -70,12 +70,14 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
         if isinstance(report, SwapReport):
             self._scheduler_side().take_report(report)
 
-    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:  # noqa: ARG002
         self._scheduler_side().ended(request.request_id)
         return False, None
 
     def request_finished_all_groups(
-        self, request: Request, block_ids: tuple[list[int], ...]
+        self,
+        request: Request,
+        block_ids: tuple[list[int], ...],  # noqa: ARG002
     ) -> tuple[bool, dict[str, Any] | None]:
         self._scheduler_side().ended(request.request_id)
         return False, None
@@ -98,7 +100,7 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
         if isinstance(kv_connector_metadata, SwapMetadata):
             self._worker_side().store(kv_connector_metadata.stores)
 
-    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:  # noqa: ARG002
         metadata = self._get_connector_metadata()
         if isinstance(metadata, SwapMetadata):
             self._worker_side().load(metadata.loads)

@@ -6,7 +6,10 @@ whatever the layout of the attention backend is: all that is asked of it is one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -28,6 +31,10 @@ class Copier(Protocol):
 
     def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         """Copy back. What is queued on the device after it sees the result."""
+        ...
+
+    def take_seconds(self) -> float:
+        """For which copies held the device up, of those that have ended since the last call."""
         ...
 
 
@@ -61,16 +68,30 @@ class CpuCopier:
         # The operating system hands out pages when they are written first: an unused pool takes no memory.
         self._host = [layer.new_empty((host_blocks, *layer.shape[1:])) for layer in self._layers]
         self.bytes_per_block = _bytes_per_block(self._layers)
+        self._seconds = 0.0
 
     def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
-        source, target = torch.tensor(device_blocks), torch.tensor(host_blocks)
-        for layer, host in zip(self._layers, self._host, strict=True):
-            host.index_copy_(0, target, layer.index_select(0, source))
+        self._copy(self._layers, device_blocks, self._host, host_blocks)
 
     def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
-        source, target = torch.tensor(host_blocks), torch.tensor(device_blocks)
-        for layer, host in zip(self._layers, self._host, strict=True):
-            layer.index_copy_(0, target, host.index_select(0, source))
+        self._copy(self._host, host_blocks, self._layers, device_blocks)
+
+    def take_seconds(self) -> float:
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    def _copy(
+        self,
+        sources: Sequence[torch.Tensor],
+        from_blocks: Sequence[int],
+        targets: Sequence[torch.Tensor],
+        to_blocks: Sequence[int],
+    ) -> None:
+        started_s = time.perf_counter()
+        old, new = torch.tensor(from_blocks), torch.tensor(to_blocks)
+        for source, target in zip(sources, targets, strict=True):
+            target.index_copy_(0, new, source.index_select(0, old))
+        self._seconds += time.perf_counter() - started_s
 
 
 class CudaCopier:
@@ -87,8 +108,34 @@ class CudaCopier:
         self.bytes_per_block = _bytes_per_block(self._layers)
         self._host = torch.empty((host_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=True)
         self._stream = torch.cuda.Stream(self._device)
+        self._timed: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+        with self._holding_up():
+            self._store(device_blocks, host_blocks)
+
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+        with self._holding_up():
+            self._load(device_blocks, host_blocks)
+
+    def take_seconds(self) -> float:
+        seconds = 0.0
+        while self._timed and self._timed[0][1].query():
+            begun, ended = self._timed.popleft()
+            seconds += begun.elapsed_time(ended) / 1000
+        return seconds
+
+    @contextmanager
+    def _holding_up(self) -> Iterator[None]:
+        """Note how long the compute stream is busy with it, or waits for it."""
+        compute = torch.cuda.current_stream(self._device)
+        begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begun.record(compute)
+        yield
+        ended.record(compute)
+        self._timed.append((begun, ended))
+
+    def _store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         for start in range(0, len(device_blocks), STAGED_BLOCKS):
             chosen = slice(start, start + STAGED_BLOCKS)
             staged = self._gather(self._indices(device_blocks[chosen]))
@@ -99,7 +146,7 @@ class CudaCopier:
             # The allocator may not reuse it on the compute stream while the copy stream still reads it.
             staged.record_stream(self._stream)
 
-    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+    def _load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         compute = torch.cuda.current_stream(self._device)
         for start in range(0, len(device_blocks), STAGED_BLOCKS):
             chosen = slice(start, start + STAGED_BLOCKS)

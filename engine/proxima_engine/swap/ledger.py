@@ -38,6 +38,11 @@ class SwapLedger:
     def blocks_used(self) -> int:
         return self.blocks_total - len(self._free)
 
+    @property
+    def blocks_in_reach(self) -> int:
+        """Free, or of requests that run and can do without."""
+        return len(self._free) + sum(len(saved.host_blocks) for saved in self._saved.values() if saved.resumed)
+
     def save(self, request_id: str, tokens: int, device_blocks: Sequence[int]) -> Copy | None:
         """Give a request that yields its place on the host; returns what must be copied there, None if it has no room.
 

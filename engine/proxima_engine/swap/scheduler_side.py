@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+LEAST_ROOM = 0.1
+"""Share of host memory below which nobody should count on it."""
+
+
 @dataclass(slots=True)
 class SwapCounters:
     """Since the start."""
@@ -34,9 +38,24 @@ class SwapCounters:
 class SwapSchedulerSide:
     def __init__(self, host_blocks: int, block_size: int) -> None:
         self.ledger = SwapLedger(host_blocks, block_size)
+        self._block_size = block_size
         self.counters = SwapCounters()
         self._stores: list[Transfer] = []
         self._loads: list[Transfer] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the coming step has nothing to copy yet."""
+        return not self._stores and not self._loads
+
+    def token_s(self) -> float | None:
+        """Seconds for which the KV of a token holds the worker up on its way to the host and back, as measured so far;
+        0 before anything was. None while the host has next to no room, so that who yields may compute again."""
+        ledger, counters = self.ledger, self.counters
+        if ledger.blocks_in_reach < LEAST_ROOM * ledger.blocks_total or not ledger.blocks_total:
+            return None
+        copied = (counters.blocks_out + counters.blocks_in) * self._block_size
+        return 2 * counters.copy_s / copied if copied else 0.0
 
     def yields(self, request: Request, device_blocks: list[int]) -> bool:
         """Keep the KV of a request that is about to lose its blocks; False if it is lost.

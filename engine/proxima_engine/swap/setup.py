@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 CONNECTOR = "ProximaSwapConnector"
+CONNECTOR_MODULE = "proxima_engine.swap.connector"
 HOST_BYTES = "host_bytes"
 
 
@@ -35,7 +36,7 @@ def transfer_config(vllm_config: VllmConfig, host_bytes: int) -> KVTransferConfi
     ranks = parallel.tensor_parallel_size * max(1, parallel.data_parallel_size_local)
     return KVTransferConfig(
         kv_connector=CONNECTOR,
-        kv_connector_module_path="proxima_engine.swap.connector",
+        kv_connector_module_path=CONNECTOR_MODULE,
         # Not kv_both: a consumer's blocks are freed steps later, for loads that are not in the order of the device's
         # stream. Ours are.
         kv_role="kv_producer",

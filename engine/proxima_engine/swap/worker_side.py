@@ -7,7 +7,6 @@ that failed is reported to vLLM, which computes those blocks again.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -30,7 +29,6 @@ class SwapWorkerSide:
         self._failed: set[str] = set()
         self._bad_device_blocks: set[int] = set()
         self._blocks_out = self._blocks_in = 0
-        self._copy_s = 0.0
 
     def register(self, caches: Mapping[str, torch.Tensor]) -> None:
         try:
@@ -64,20 +62,20 @@ class SwapWorkerSide:
 
     def take_report(self) -> SwapReport | None:
         """What was done since the last call; None if nothing."""
-        if not (self._blocks_out or self._blocks_in or self._failed):
+        size, copy_s = 0, 0.0
+        if self._copier is not None:
+            size, copy_s = self._copier.bytes_per_block, self._copier.take_seconds()
+        if not (self._blocks_out or self._blocks_in or self._failed or copy_s):
             return None
-        size = 0 if self._copier is None else self._copier.bytes_per_block
-        report = SwapReport(frozenset(self._failed), self._blocks_out * size, self._blocks_in * size, self._copy_s)
+        report = SwapReport(frozenset(self._failed), self._blocks_out * size, self._blocks_in * size, copy_s)
         self._failed.clear()
         self._blocks_out = self._blocks_in = 0
-        self._copy_s = 0.0
         return report
 
     def _copied(self, transfer: Transfer, *, to_host: bool) -> bool:
         if self._copier is None:
             return False
         copy = self._copier.store if to_host else self._copier.load
-        started_s = time.perf_counter()
         try:
             copy(transfer.device_blocks, transfer.host_blocks)
         except Exception:
@@ -86,6 +84,4 @@ class SwapWorkerSide:
                 "copying KV of request %s %s the host failed; it computes again", transfer.request_id, direction
             )
             return False
-        finally:
-            self._copy_s += time.perf_counter() - started_s
         return True
