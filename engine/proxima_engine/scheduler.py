@@ -76,7 +76,8 @@ class ProximaScheduler(Scheduler):
         self._ended: deque[FinishedRequest] = deque(maxlen=ENDED_KEPT)
         self.proxima_swap = self.connector.scheduler_side if isinstance(self.connector, ProximaSwapConnector) else None
         self._step_clock = StepClock()
-        self._view = ViewBuilder(self, self.waiting, options.ttft_s, self._step_clock.step_time)
+        tell_cost = self.proxima_swap.token_s if self.proxima_swap is not None else lambda: None
+        self._view = ViewBuilder(self, self.waiting, options.ttft_s, self._step_clock.step_time, tell_cost)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
         self._step_log = StepLog(Path(options.step_log)) if options.step_log else None
         # What is there before the first request: the pool, and whether there is a policy.

@@ -19,7 +19,7 @@ from proxima_engine.scheduling.step_work import StepWork
 PERFECT = Efficiency(memory=1, compute=1, link=1, step_s=0, sequence_s=0, collective_s=0, host_gap_s=0)
 # 1 GB of weights, 1 MB of KV a token: round numbers.
 MODEL = ModelShape(parameters=0.5e9, layers=1, hidden_size=1000, heads=1, kv_heads=1, head_size=250_000)
-DEVICE = Device(memory_bytes_per_s=1e12, flops_per_s=1e14, link_bytes_per_s=1e10)
+DEVICE = Device(memory_bytes_per_s=1e12, flops_per_s=1e14, link_bytes_per_s=1e10, host_bytes_per_s=2e10)
 WORK = st.builds(
     StepWork,
     tokens=st.integers(1, 8192),
@@ -49,6 +49,12 @@ class TestRoofline:
         alone, pair = (Roofline(DEVICE, MODEL, PERFECT, ranks).step_s(work) for ranks in (1, 2))
         # Two all-reduces of 2,000 bytes; a ring of two moves each once.
         assert pair == pytest.approx(alone / 2 + 2 * 2000 / 1e10)
+
+    def test_a_copy_takes_as_long_as_its_bytes_on_the_bus(self):
+        alone, pair = (Roofline(DEVICE, MODEL, PERFECT, ranks).copy_s(100) for ranks in (1, 2))
+        assert alone == pytest.approx(100 * 1e6 / 2e10)
+        # Each copies its own heads, over a bus of its own.
+        assert pair == pytest.approx(alone / 2)
 
     @given(WORK)
     def test_more_work_never_takes_less_time(self, work):

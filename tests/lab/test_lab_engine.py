@@ -23,9 +23,9 @@ def engine(arm="native", *, blocks=64, overlap=False, batch=512, true_lengths=No
     spec = ARMS[arm]
     longest = blocks * BLOCK_SIZE
     context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths=true_lengths or {}, seed=0)
-    return LabEngine(
-        EngineShape(blocks, BLOCK_SIZE, longest, limits, spec.watermark, **shape), STEADY, spec.make(context)
-    )
+    host_blocks = round(spec.host_blocks * blocks)
+    shape = EngineShape(blocks, BLOCK_SIZE, longest, limits, spec.watermark, host_blocks=host_blocks, **shape)
+    return LabEngine(shape, STEADY, spec.make(context))
 
 
 def run(lab, *requests, concurrency=None, longest=None):

@@ -25,7 +25,8 @@ def made(arm: str, workload: Workload, *, overlap: bool, shortcuts: bool) -> Lab
     context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths=lengths, seed=0)
     machine = profile("h100-llama2-7b")
     limits = replace(machine.limits, async_scheduling=overlap)
-    shape = EngineShape(BLOCKS, BLOCK_SIZE, BLOCKS * BLOCK_SIZE, limits, ARMS[arm].watermark)
+    host_blocks = round(ARMS[arm].host_blocks * BLOCKS)
+    shape = EngineShape(BLOCKS, BLOCK_SIZE, BLOCKS * BLOCK_SIZE, limits, ARMS[arm].watermark, host_blocks=host_blocks)
     return LabEngine(shape, machine.cost, ARMS[arm].make(context), shortcuts=shortcuts)
 
 
@@ -77,7 +78,7 @@ def advance_both(plain: LabEngine, short: LabEngine) -> None:
 
 
 @OVERLAP
-@pytest.mark.parametrize("arm", ["native-watermark", "proxima"])
+@pytest.mark.parametrize("arm", ["native-watermark", "proxima", "proxima-swap"])
 def test_vllm_stands_where_it_would_stand_without_them_after_every_step(arm, overlap, monkeypatch):
     """Down to the block of each request and the order in which free ones are given out."""
     taken = []
@@ -102,7 +103,7 @@ def test_vllm_stands_where_it_would_stand_without_them_after_every_step(arm, ove
 
 
 @OVERLAP
-@pytest.mark.parametrize("arm", ["native", "native-watermark", "gang", "deadline-watermark", "proxima"])
+@pytest.mark.parametrize("arm", ["native", "native-watermark", "gang", "deadline-watermark", "proxima", "proxima-swap"])
 def test_every_record_is_the_same_with_and_without_shortcuts(arm, overlap):
     """vLLM's own scheduler, one that idles steps and some that plan them; other arms differ in their policy only."""
     plain = [run(arm, spec, overlap=overlap, shortcuts=False) for spec in TRAFFIC]

@@ -26,7 +26,7 @@ from proxima_engine.scheduler import ProximaScheduler
 from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.swap.setup import CONNECTOR, CONNECTOR_MODULE, HOST_BYTES
 
-TOKENS = 120
+TOKENS = 80
 YIELDS = {"alone": 0.0, "forced": 0.25}
 """Share of the steps in which the request yields."""
 
@@ -82,7 +82,7 @@ def main(model: str) -> None:
     )
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     prompts = [
-        {"prompt_token_ids": [(7 * number + place) % 250 + 2 for place in range(290 + number)]} for number in range(4)
+        {"prompt_token_ids": [(7 * number + place) % 250 + 2 for place in range(290 + number)]} for number in range(3)
     ]
     kinds: dict[str, Callable[[int], SamplingParams]] = {
         "greedy": lambda _: SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from vllm.config import VllmConfig
 
 from proxima_config.settings import ProximaSettings
 from proxima_engine.launch import keep_kv_of_those_who_yield
+from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
@@ -158,6 +160,24 @@ def test_nobody_is_trapped_while_it_is_loaded() -> None:
         assert not engine.scheduler.kv_holding_waiting
     finish(engine)
     assert engine.scheduler.proxima_swap.counters.blocks_in > 0
+
+
+@overlaps
+def test_under_proximas_own_policy_those_who_do_not_fit_take_turns(overlap: bool) -> None:
+    engine = start(overlap=overlap, host_blocks=200)
+    engine.scheduler.proxima_policy = ProximaPolicy(max_wait_s=75, stall_s=0.2)
+    for index in range(20):
+        engine.add(f"r{index}", 32 + index, 200)
+    yields: Counter[YieldMode] = Counter()
+    while engine.scheduler.has_unfinished_requests():
+        engine.step()
+        yields.update(mode for _, mode in engine.scheduler.proxima_plan.yields)
+    finish(engine)
+    assert len(engine.ended) == 20
+    assert yields[YieldMode.SWAP] > 20
+    counters = engine.scheduler.proxima_swap.counters
+    assert counters.tokens_kept > 1000
+    assert counters.no_room == 0
 
 
 schedules = st.lists(

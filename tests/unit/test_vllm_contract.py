@@ -91,6 +91,12 @@ SYMBOLS = [
     Relied("vllm.config.VllmConfig", f"{ENGINE}/scheduling/options.py"),
     # Keeping KV of those who yield
     Relied("vllm.config.KVTransferConfig", f"{ENGINE}/swap/setup.py"),
+    Relied(f"{CONNECTOR}.KVConnectorRole.SCHEDULER", f"{ENGINE}/swap/connector.py"),
+    Relied(f"{CONNECTOR}.KVConnectorMetadata", f"{ENGINE}/swap/transfers.py"),
+    Relied(f"{CONNECTOR}.KVConnectorWorkerMetadata.aggregate", f"{ENGINE}/swap/transfers.py", "self other"),
+    Relied("vllm.forward_context.ForwardContext", f"{ENGINE}/swap/connector.py"),
+    Relied("vllm.v1.attention.backend.AttentionMetadata", f"{ENGINE}/swap/connector.py"),
+    Relied("vllm.v1.outputs.KVConnectorOutput", f"{ENGINE}/scheduler.py"),
     Relied("vllm.v1.kv_cache_interface.FullAttentionSpec.page_size_bytes", f"{ENGINE}/swap/setup.py"),
     Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/swap/setup.py"),
     Relied(

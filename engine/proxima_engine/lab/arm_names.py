@@ -16,6 +16,7 @@ ARM_NAMES = (
     "deadline-watermark",
     "sjf-oracle",
     "proxima",
+    "proxima-swap",
 )
 
 

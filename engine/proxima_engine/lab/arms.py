@@ -59,6 +59,8 @@ class ArmSpec:
     """It knows what no server can know; an upper bound, not a competitor."""
     watermark: float = 0.0
     """For `scheduler_config.watermark`: share of the blocks that vLLM keeps free when it admits beside others."""
+    host_blocks: float = 0.0
+    """Host memory for KV of those who yield, as a multiple of the pool."""
 
 
 class _StrictGuard(PolicyGuard):
@@ -177,6 +179,13 @@ _ALL = (
         "Proxima's scheduler as it stands",
         "proxima_engine.policy",
         _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s)),
+    ),
+    ArmSpec(
+        "proxima-swap",
+        "Proxima's scheduler, with KV of those who yield kept in host memory",
+        "proxima_engine.policy and proxima_engine.swap",
+        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s)),
+        host_blocks=2.0,
     ),
 )
 _BY_NAME = {arm.name: arm for arm in _ALL}

@@ -56,10 +56,14 @@ def bare_config(*, overlap: bool, block_size: int = _SMALLEST_BLOCK, **engine: A
     return config
 
 
+def bare_spec(block_size: int) -> FullAttentionSpec:
+    return FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
+
+
 def bare_scheduler(make: SchedulerFactory, config: VllmConfig, blocks: int, *, log_stats: bool = False) -> Scheduler:
     """A scheduler over a pool of ``blocks`` usable blocks."""
     block_size = config.cache_config.block_size
-    spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=64, dtype=torch.float32)
+    spec = bare_spec(block_size)
     # One block more: vLLM keeps block 0 for itself.
     pool = KVCacheConfig(
         num_blocks=blocks + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]

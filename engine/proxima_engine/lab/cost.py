@@ -22,6 +22,10 @@ class CostModel(Protocol):
         """Seconds on the device."""
         ...
 
+    def copy_s(self, tokens: int) -> float:
+        """Seconds in which the KV of so many tokens gets from the device to host memory, or back."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
@@ -58,6 +62,8 @@ class Device:
     """Dense, in the data type of the weights."""
     link_bytes_per_s: float
     """To the other GPUs of a tensor-parallel group, one direction."""
+    host_bytes_per_s: float
+    """To host memory, one direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,10 @@ class Roofline:
         overhead_s = self.efficiency.step_s + self.efficiency.sequence_s * work.sequences
         return linear_s + attention_s + overhead_s + self._collectives_s(work.tokens)
 
+    def copy_s(self, tokens: int) -> float:
+        moved_bytes = self.model.kv_bytes_per_token * tokens
+        return moved_bytes / (self.device.host_bytes_per_s * self.efficiency.link) / self.ranks
+
     def _slower(self, moved_bytes: float, flops: float) -> float:
         memory_s = moved_bytes / (self.device.memory_bytes_per_s * self.efficiency.memory)
         compute_s = flops / (self.device.flops_per_s * self.efficiency.compute)
@@ -123,6 +133,12 @@ class Fitted:
     context_token: float
     attention_pair: float
     host_gap_s: float
+    copied_token: float = 0.0
+    """Seconds for the KV of a token on its way to host memory, or back. Not fitted to steps, because none of them
+    copies."""
+
+    def copy_s(self, tokens: int) -> float:
+        return self.copied_token * tokens
 
     def step_s(self, work: StepWork) -> float:
         return (

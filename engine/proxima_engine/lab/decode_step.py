@@ -21,8 +21,12 @@ def schedule_decode_step(scheduler: Scheduler) -> SchedulerOutput | None:
     """What `schedule()` would return, with the scheduler in the state that it would leave; None, and nothing changed,
     where it is for vLLM to decide.
 
-    For schedulers of the lab: one group of full attention, no speculation, text only, no connector.
+    For schedulers of the lab: one group of full attention, no speculation, text only, no connector but that which keeps
+    KV of those who yield.
     """
+    swap = getattr(scheduler, "proxima_swap", None)
+    if swap is not None and not swap.is_idle:
+        return None
     running: list[Request] = scheduler.running
     changing = _need_their_manager(scheduler)
     if changing is None:

@@ -19,12 +19,20 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from proxima_config import hints
-from proxima_engine.lab.bare_scheduler import SchedulerFactory, bare_config, bare_scheduler, block_hasher
+from proxima_engine.lab.bare_scheduler import (
+    SchedulerFactory,
+    bare_config,
+    bare_scheduler,
+    bare_spec,
+    block_hasher,
+)
 from proxima_engine.lab.cost import CostModel
 from proxima_engine.lab.profiles import Limits
 from proxima_engine.lab.requests import PREFIX_BLOCK_TOKENS, LabRequest
 from proxima_engine.lab.shortcuts import CountingRequest, shorten
 from proxima_engine.scheduling.step_work import StepWork, first_positions, step_work
+from proxima_engine.swap.setup import transfer_config
+from proxima_engine.swap.transfers import SwapMetadata, SwapReport
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -45,12 +53,14 @@ class EngineShape:
     limits: Limits
     watermark: float = 0.0
     prefix_caching: bool = True
+    host_blocks: int = 0
+    """Blocks of host memory for KV of those who yield."""
 
 
 @cache
 def _config(shape: EngineShape) -> VllmConfig:
     """Kept, because vLLM takes a third of a second for one; schedulers only read it."""
-    return bare_config(
+    config = bare_config(
         overlap=shape.limits.async_scheduling,
         block_size=shape.block_size,
         max_model_len=shape.max_model_len,
@@ -59,6 +69,10 @@ def _config(shape: EngineShape) -> VllmConfig:
         enable_prefix_caching=shape.prefix_caching,
         watermark=shape.watermark,
     )
+    if shape.host_blocks:
+        page_bytes = bare_spec(shape.block_size).page_size_bytes
+        config.kv_transfer_config = transfer_config(config, shape.host_blocks * page_bytes)
+    return config
 
 
 @dataclass(slots=True)
@@ -95,6 +109,7 @@ class LabEngine:
         self.recomputed_tokens = 0
         self.preemptions = 0
         self.blocks = shape.blocks
+        self._block_size = shape.block_size
         self._cost = cost
         self._depth = 2 if shape.limits.async_scheduling else 1
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, float]] = deque()
@@ -182,8 +197,19 @@ class LabEngine:
             sampled_token_ids=self._compute(counts, starts),
         )
         start_s = max(self.now_s, self._device_free_s)
-        self._device_free_s = start_s + self._cost.step_s(work)
+        self._device_free_s = start_s + self._copy_s(output) + self._cost.step_s(work)
         self._in_flight.append((output, result, self._device_free_s))
+
+    def _copy_s(self, output: SchedulerOutput) -> float:
+        """Seconds for which copies hold the device up: all that they take, as if nothing ran beside them."""
+        metadata = output.kv_connector_metadata
+        if not isinstance(metadata, SwapMetadata):
+            return 0.0
+        blocks = sum(len(each.host_blocks) for each in (*metadata.stores, *metadata.loads))
+        copy_s = self._cost.copy_s(blocks * self._block_size)
+        if blocks:
+            self.scheduler.proxima_swap.take_report(SwapReport(copy_s=copy_s))
+        return copy_s
 
     def _compute(self, counts: Mapping[str, int], starts: Sequence[int]) -> list[list[int]]:
         """What the worker would do: the positions are computed, and whoever's last one is among them gets a token."""

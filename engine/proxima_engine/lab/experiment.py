@@ -33,6 +33,7 @@ def simulate_arm(arm: ArmSpec, setting: Setting) -> Run:
         limits=setting.profile.limits,
         watermark=arm.watermark,
         prefix_caching=setting.prefix_caching,
+        host_blocks=round(arm.host_blocks * setting.blocks),
     )
     true_lengths = {each.request_id: each.output_tokens for each in setting.workload.requests}
     context = ArmContext(

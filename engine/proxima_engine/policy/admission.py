@@ -12,6 +12,7 @@ that was forecast, somebody yields (`yielding`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,11 +22,11 @@ from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, reserve
 from proxima_engine.policy.pace import token_budget
-from proxima_engine.policy.plan import Plan, Reason, YieldMode
+from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import Band
-from proxima_engine.policy.view import StepView, WaitingRequest
-from proxima_engine.policy.yielding import victims
+from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
+from proxima_engine.policy.yielding import COMPUTED_AGAIN, in_turn, terms_of, victims
 
 EXACT_LOOKUPS_PER_STEP = 8
 """How many prefix lookups a plan may spend. The requests that need one are those at the front that do not fit."""
@@ -75,6 +76,7 @@ class ProximaPolicy:
         self._planned: dict[str, Demand] = {}
         """Demand of those whom the last plan started."""
         self._steps_to_refresh = 0
+        self._terms = COMPUTED_AGAIN
         self._last: Plan | None = None
         """The last plan, while it would come out the same."""
 
@@ -95,7 +97,8 @@ class ProximaPolicy:
 
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
-        self._books.take_in(view, self._planned)
+        self._terms = terms_of(view)
+        self._books.take_in(view, self._planned, self._terms)
         self._planned = {}
         if view.changes.restart:
             self._steps_to_refresh = 0
@@ -108,7 +111,9 @@ class ProximaPolicy:
         plan = self._decide(view)
         # Blocks only become fewer until somebody comes, leaves or turns to another band.
         started_somebody = len(plan.order) > len(self._books.not_ready)
-        self._last = None if started_somebody or view.denied is not None else plan
+        somebodys_turn_comes = self._terms.turn_share and self._books.standing
+        again = started_somebody or somebodys_turn_comes or view.denied is not None
+        self._last = None if again else plan
         return plan
 
     def _let_time_pass(self, view: StepView) -> bool:
@@ -165,6 +170,8 @@ class ProximaPolicy:
             draft.last_band = band
             if self._bound_is_up(band, request, view):
                 draft.looked_past_head = BACKFILLS_PER_STEP
+        elif band is Band.RESUMED and self._terms.turn_share:
+            draft.last_band = band
         if draft.reserved is None:
             self._reserve(request, draft, view)
 
@@ -181,7 +188,7 @@ class ProximaPolicy:
         if blocks > draft.free_blocks:
             blocks, exact = self._exact(request, draft, view), True
         bound_is_up = self._bound_is_up(band, request, view)
-        if blocks > draft.free_blocks and not (bound_is_up and self._give_back(request, blocks, draft, view)):
+        if blocks > draft.free_blocks and not self._make_room(band, request, blocks, draft, view):
             return Reason.BLOCKS
         demand = self._books.demand(request, blocks, view)
         needs_forecast = draft.running > 0 and not bound_is_up and not self._stood_still_for_long(band, request, view)
@@ -215,16 +222,33 @@ class ProximaPolicy:
     def _bound_is_up(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
         return band is Band.OVERDUE and view.now_s - request.arrival_s >= 2 * self._max_wait_s
 
+    def _make_room(self, band: Band, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
+        """Let others yield to a request whose time has come; if not, or if that is no help, nothing changes."""
+        if self._bound_is_up(band, request, view):
+            # Whoever came later and runs has passed it. Last started first.
+            passed = [each for each in view.running if each.key > request.key]
+            return self._give_back(sorted(passed, key=lambda each: each.started_s, reverse=True), blocks, draft)
+        if band is Band.RESUMED and self._its_turn(request, view):
+            return self._give_back(in_turn(self._books.candidates(view.running), self._terms), blocks, draft)
+        return False
+
+    def _its_turn(self, request: WaitingRequest, view: StepView) -> bool:
+        """Whether one who yielded has stood still for long enough: when all who do take turns, copies take no more than
+        their share of the time."""
+        if not self._terms.turn_share:
+            return False
+        copy_s = (view.swap_token_s or 0.0) * (request.prompt_tokens + request.output_tokens)
+        turn_s = max(self._stall_s, self._books.standing * copy_s / self._terms.turn_share)
+        return self._books.stood_still_s(request, view.now_s) >= turn_s
+
     @staticmethod
-    def _give_back(request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
-        """Let those who passed a request yield to it, last started first; False, and nothing changed, if that would not
-        be enough. Whoever came later and runs has passed it."""
+    def _give_back(candidates: Sequence[RunningRequest], blocks: int, draft: _Draft) -> bool:
         free = draft.free_blocks
         chosen: list[str] = []
-        for candidate in sorted(view.running, key=lambda running: running.started_s, reverse=True):
+        for candidate in candidates:
             if free >= blocks:
                 break
-            if candidate.key > request.key and candidate.request_id not in draft.yields:
+            if candidate.request_id not in draft.yields:
                 chosen.append(candidate.request_id)
                 free += candidate.blocks + candidate.growth_blocks
         if free < blocks:
@@ -237,13 +261,16 @@ class ProximaPolicy:
         return True
 
     def _stood_still_for_long(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
-        return band is Band.RESUMED and self._books.stood_still_s(request, view.now_s) >= RESUME_S
+        if band is not Band.RESUMED:
+            return False
+        return self._terms.turn_share > 0 or self._books.stood_still_s(request, view.now_s) >= RESUME_S
 
     def _peak_fits(self, demand: Demand, draft: _Draft, view: StepView) -> bool:
         together = draft.demand + demand
         if draft.reserved is not None:
             together += draft.reserved
-        return not np.count_nonzero(together.upper(self.calibration.z) > self._books.room_blocks(view))
+        room = self._terms.overcommit * self._books.room_blocks(view)
+        return not np.count_nonzero(together.upper(self.calibration.z) > room)
 
     def _reserve(self, head: WaitingRequest, draft: _Draft, view: StepView) -> None:
         demand = self._books.demand(head, head.blocks_at_most, view)
@@ -260,7 +287,7 @@ class ProximaPolicy:
         return Plan(
             order=tuple(draft.order),
             held=draft.held,
-            yields=tuple((request_id, YieldMode.RECOMPUTE) for request_id in draft.yields),
+            yields=tuple((request_id, self._terms.mode) for request_id in draft.yields),
             backfilled=draft.backfilled,
             head_start_s=head_start_s,
             token_budget=token_budget(view.step_time, self._stall_s, self._books.running),
@@ -268,9 +295,9 @@ class ProximaPolicy:
         )
 
     def _yield(self, view: StepView) -> Plan:
-        chosen = victims(self._books.candidates(view.running), view.missing_blocks)
+        chosen = victims(self._books.candidates(view.running), view.missing_blocks, self._terms)
         return Plan(
             order=(),
-            yields=tuple((victim.request_id, YieldMode.RECOMPUTE) for victim in chosen),
+            yields=tuple((victim.request_id, self._terms.mode) for victim in chosen),
             peak_blocks=view.used_blocks,
         )

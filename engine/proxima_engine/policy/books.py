@@ -19,7 +19,7 @@ from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import UrgencyQueue
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import Candidate
+from proxima_engine.policy.yielding import Candidate, Terms
 
 TRIAL_STEPS = (32, 256)
 """Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
@@ -70,6 +70,11 @@ class Books:
         """Blocks that those of class long who run have started with."""
         return sum(self._long_blocks.values())
 
+    @property
+    def standing(self) -> int:
+        """How many have yielded and wait."""
+        return len(self._stood_still_since)
+
     def stood_still_s(self, request: WaitingRequest, now_s: float) -> float:
         """How long ago it yielded; 0 for one that did not."""
         return now_s - self._stood_still_since.get(request.request_id, now_s)
@@ -102,7 +107,7 @@ class Books:
             served = request.output_tokens - (runner.request.output_tokens if runner else 0)
             yield Candidate(request, runner is None or runner.is_late, served)
 
-    def take_in(self, view: StepView, planned: Mapping[str, Demand]) -> None:
+    def take_in(self, view: StepView, planned: Mapping[str, Demand], terms: Terms) -> None:
         """What has happened since the last plan. ``planned``: demand of those whom that plan started."""
         changes = view.changes
         if changes.restart:
@@ -112,10 +117,10 @@ class Books:
         for started in changes.started:
             self._start(started, planned, view)
         for request in changes.arrived:
-            self._enqueue(request, view)
+            self._enqueue(request, view, terms)
         if not self._runners:
             self._unclaimed_blocks = 0
-        self.calibration.step(self._runners.keys(), yielded)
+        self.calibration.step(self._runners.keys(), yielded, by_choice=terms.turn_share > 0)
 
     def refresh(self, view: StepView) -> None:
         """Make curves and demand anew, by how far those who run have come."""
@@ -169,7 +174,7 @@ class Books:
         """Blocks that hold all of it as it waits."""
         return math.ceil((request.prompt_tokens + request.output_tokens) / view.block_size)
 
-    def _enqueue(self, request: WaitingRequest, view: StepView) -> None:
+    def _enqueue(self, request: WaitingRequest, view: StepView, terms: Terms) -> None:
         self._forecast.see_cap(request.cap_tokens)
         if request.not_ready is not None:
             self.queue.remove(request.request_id)
@@ -179,9 +184,12 @@ class Books:
         answer_tokens = self._curve(request).expected_tokens(request.cap_tokens)
         block_steps = (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
         start_by_s = request.arrival_s + request.total_s - answer_tokens * view.step_s
-        self.queue.add(request, block_steps, view.now_s, start_by_s)
+        resumes_after_s = 0.0
         if request.output_tokens:
-            self._stood_still_since.setdefault(request.request_id, view.now_s)
+            yielded_s = self._stood_still_since.setdefault(request.request_id, view.now_s)
+            # Those who take turns do so in the order in which they yielded.
+            resumes_after_s = yielded_s if terms.turn_share else 0.0
+        self.queue.add(request, block_steps, view.now_s, start_by_s, resumes_after_s=resumes_after_s)
 
     def _curve(self, request: WaitingRequest) -> Curve:
         group = group_of(request.prompt_tokens, request.cap_tokens, request.request_class)

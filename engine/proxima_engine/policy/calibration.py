@@ -44,14 +44,18 @@ class Calibration:
         """Write a forecast down: in so many steps, those of ``blocks_then`` who still run hold at most so much."""
         self._open = _Trial(self._step + round(steps), upper_blocks, blocks_then)
 
-    def step(self, running: Set[str], yielded: Set[str]) -> None:
-        """One step has passed. Who yielded did not end, so a forecast about it cannot be judged."""
+    def step(self, running: Set[str], yielded: Set[str], *, by_choice: bool = False) -> None:
+        """One step has passed. Who yielded did not end, so a forecast about it cannot be judged; unless they yielded
+        ``by_choice``, it was exceeded."""
         self._step += 1
         trial = self._open
         if trial is None:
             return
         if not yielded.isdisjoint(trial.blocks_then):
-            self._judge(exceeded=True)
+            if by_choice:
+                self._open = None
+            else:
+                self._judge(exceeded=True)
         elif self._step >= trial.due_step:
             held = sum(blocks for request_id, blocks in trial.blocks_then.items() if request_id in running)
             self._judge(exceeded=held > trial.upper_blocks)

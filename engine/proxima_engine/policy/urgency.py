@@ -91,14 +91,22 @@ class UrgencyQueue:
         """How many wait who are not of class long."""
         return len(self._places) - self._long
 
-    def add(self, request: WaitingRequest, cost: float, now_s: float, start_by_s: float = math.inf) -> None:
+    def add(
+        self,
+        request: WaitingRequest,
+        cost: float,
+        now_s: float,
+        start_by_s: float = math.inf,
+        *,
+        resumes_after_s: float = 0.0,
+    ) -> None:
         """Replaces a request of the same id. ``cost`` in block-steps; one that starts after ``start_by_s`` is late by
-        its last token."""
+        its last token. Those who resume go in order of ``resumes_after_s``, then of arrival."""
         self.remove(request.request_id)
         ticket = next(self._tickets)
         overdue_s = request.arrival_s + self._max_wait_s
         if request.output_tokens:
-            self._insert(request, Band.RESUMED, 0.0, ticket)
+            self._insert(request, Band.RESUMED, resumes_after_s, ticket)
             return
         if now_s >= overdue_s:
             self._insert(request, Band.OVERDUE, 0.0, ticket)

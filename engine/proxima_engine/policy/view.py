@@ -129,6 +129,8 @@ class StepView:
     changes: Changes = field(default_factory=Changes)
     step_time: StepTime = field(default_factory=StepTime)
     """What steps have taken."""
+    swap_token_s: float | None = None
+    """Seconds of the device for each token of who yields, if its KV is moved away and back; None where it is lost."""
     denied: str | None = None
     """A waiting request whose allocation vLLM refused in the last step although it was planned."""
 

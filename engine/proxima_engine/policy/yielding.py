@@ -6,6 +6,9 @@ The one whose loss costs least:
 2. who has had its minimum service since it started or resumed: to yield again at once would be work for nothing;
 3. who has missed its target anyway, before one whose answer has been fluent so far;
 4. who started last, because it has the least to compute again.
+
+Where KV is kept in host memory and that is cheap, nothing has to be computed again. Then it pays to fill the pool
+beyond the forecast and to let those who do not fit take turns, so that nobody stands still for long.
 """
 
 from __future__ import annotations
@@ -13,10 +16,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from proxima_engine.policy.view import RunningRequest
+from proxima_engine.policy.plan import YieldMode
+from proxima_engine.policy.view import RunningRequest, StepView
 
 MINIMUM_SERVICE_TOKENS = 64
-"""Tokens that a request may generate before it is asked to yield (again), as long as there is anybody else."""
+"""Tokens that a request may generate before it is asked to yield (again), as long as there is anybody else. Where its
+KV is computed again."""
+CHEAP = 0.25
+"""Part of the time to compute a token up to which it is cheap to move its KV to the host and back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What it means to yield."""
+
+    mode: YieldMode
+    service_tokens: int
+    """Minimum service."""
+    overcommit: float
+    """Forecast demand may come to this multiple of the pool."""
+    turn_share: float
+    """Part of the time that may go into copies for requests that take turns; 0 where nobody does."""
+
+
+COMPUTED_AGAIN = Terms(YieldMode.RECOMPUTE, MINIMUM_SERVICE_TOKENS, overcommit=1.0, turn_share=0.0)
+MOVED = Terms(YieldMode.SWAP, service_tokens=4, overcommit=1.5, turn_share=0.02)
+
+
+def terms_of(view: StepView) -> Terms:
+    """What it means to yield by what it costs now; what is not measured yet is tried."""
+    if view.swap_token_s is None:
+        return COMPUTED_AGAIN
+    fitted = view.step_time.fit()
+    return MOVED if fitted is None or view.swap_token_s <= CHEAP * fitted[1] else COMPUTED_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +60,12 @@ class Candidate:
     """Generated since it started or resumed."""
 
 
-def victims(candidates: Iterable[Candidate], missing_blocks: int) -> Sequence[RunningRequest]:
+def victims(
+    candidates: Iterable[Candidate], missing_blocks: int, terms: Terms = COMPUTED_AGAIN
+) -> Sequence[RunningRequest]:
     """Those who yield, until the others have the blocks of this step. The last one never does: alone in the pool it has
     all there is."""
-    ordered = sorted(candidates, key=_loss)
+    ordered = sorted(candidates, key=lambda candidate: _loss(candidate, terms))
     chosen: list[RunningRequest] = []
     while missing_blocks > 0 and len(chosen) < len(ordered) - 1:
         victim = ordered[len(chosen)].request
@@ -40,8 +74,14 @@ def victims(candidates: Iterable[Candidate], missing_blocks: int) -> Sequence[Ru
     return chosen
 
 
-def _loss(candidate: Candidate) -> tuple[bool, bool, bool, float, str]:
+def in_turn(candidates: Iterable[Candidate], terms: Terms) -> Sequence[RunningRequest]:
+    """Those who have been served for long enough to make room for one who stands still, longest served first."""
+    served = [each.request for each in candidates if each.served_tokens >= terms.service_tokens]
+    return sorted(served, key=lambda request: (request.started_s, request.request_id))
+
+
+def _loss(candidate: Candidate, terms: Terms) -> tuple[bool, bool, bool, float, str]:
     request = candidate.request
     streams = request.output_tokens > 0
-    protected = streams and candidate.served_tokens < MINIMUM_SERVICE_TOKENS
+    protected = streams and candidate.served_tokens < terms.service_tokens
     return streams, protected, not candidate.is_late, -request.started_s, request.request_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -33,11 +34,19 @@ class ViewBuilder:
     """Reads one scheduler. Remembers who waited and ran at the last view, to name what has changed since: hundreds
     wait and run, few of them change in a step, and asking vLLM about all costs more than the rest of a plan."""
 
-    def __init__(self, scheduler: Scheduler, queue: PlannedQueue, ttft_s: float, step_time: StepTime) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        queue: PlannedQueue,
+        ttft_s: float,
+        step_time: StepTime,
+        swap_token_s: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._scheduler = scheduler
         self._queue = queue
         self._ttft_s = ttft_s
         self._step_time = step_time
+        self._swap_token_s = swap_token_s
         self._manager = scheduler.kv_cache_manager
         self._groups = len(scheduler.kv_cache_config.kv_cache_groups)
         self._waiting: dict[str, WaitingRequest] = {}
@@ -69,6 +78,7 @@ class ViewBuilder:
             list_waiting=self._waiting_in_order,
             changes=changes,
             step_time=self._step_time,
+            swap_token_s=self._swap_token_s(),
             denied=self._denied,
         )
 

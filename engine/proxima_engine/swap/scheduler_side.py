@@ -120,7 +120,8 @@ class SwapSchedulerSide:
         self._stores.clear()
 
     def _end_token(self, request: Request) -> int:
-        return min(self.ledger.saved_tokens(request.request_id), request.num_tokens - 1)
+        most: int = request.num_tokens - 1
+        return min(self.ledger.saved_tokens(request.request_id), most)
 
     def _drop_overwritten(self, output: SchedulerOutput) -> None:
         """Keep nothing of blocks that vLLM clears or copies over at the start of the step: its newer model runner does

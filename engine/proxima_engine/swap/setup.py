@@ -58,4 +58,5 @@ def host_blocks(cache: KVCacheConfig, host_bytes: Any) -> int:
     spec = group.kv_cache_spec
     if not isinstance(spec, FullAttentionSpec) or spec.sliding_window or spec.attention_chunk_size:
         return 0
-    return int(host_bytes) // (spec.page_size_bytes * len(group.layer_names))
+    blocks: int = int(host_bytes) // (spec.page_size_bytes * len(group.layer_names))
+    return blocks

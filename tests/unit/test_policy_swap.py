@@ -1,0 +1,147 @@
+"""What the policy does differently when those who yield lose nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from step_views import STEP_S, next_step, running, view, waiting
+
+from proxima_engine.policy.admission import ProximaPolicy
+from proxima_engine.policy.pace import StepTime
+from proxima_engine.policy.plan import Reason, YieldMode
+from proxima_engine.policy.protocol import FinishedRequest
+from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
+from proxima_engine.policy.yielding import CHEAP, MOVED
+
+CAP = 1000
+TOKEN_S = 1e-3
+"""What a token of a step costs."""
+STALL_S = 0.2
+
+
+@pytest.fixture
+def policy() -> ProximaPolicy:
+    """Answers are as long as their cap allows."""
+    policy = ProximaPolicy(max_wait_s=75, stall_s=STALL_S)
+    for number in range(200):
+        policy.finished(FinishedRequest(f"known{number}", 320, CAP, CAP))
+    return policy
+
+
+def measured() -> StepTime:
+    steps = StepTime()
+    for number in range(40):
+        tokens = 10 + number % 5
+        steps.learn(tokens, 0.01 + TOKEN_S * tokens)
+    return steps
+
+
+def swapping(seen: StepView, token_s: float = 0.0) -> StepView:
+    return replace(seen, swap_token_s=token_s, step_time=measured())
+
+
+def served(name: str, blocks: int, *, started_s: float = 0.0, tokens: int = 100, growth: int = 0) -> RunningRequest:
+    return running(name, 0, blocks, growth=growth, started_s=started_s, output=tokens, cap=CAP)
+
+
+def yielded(name: str, blocks: int, arrival_s: float = 0.0) -> WaitingRequest:
+    return waiting(name, arrival_s, blocks, output=50, cap=CAP)
+
+
+class TestMode:
+    busy = (served("old", 10, growth=1), served("young", 10, growth=1, started_s=1))
+
+    @pytest.mark.parametrize(
+        ("token_s", "mode"),
+        [
+            pytest.param(None, YieldMode.RECOMPUTE, id="no_swap"),
+            pytest.param(0.0, YieldMode.SWAP, id="not_measured_yet"),
+            pytest.param(0.9 * CHEAP * TOKEN_S, YieldMode.SWAP, id="cheap"),
+            pytest.param(1.1 * CHEAP * TOKEN_S, YieldMode.RECOMPUTE, id="dear"),
+        ],
+    )
+    def test_is_the_one_that_costs_less(self, policy: ProximaPolicy, token_s: float | None, mode: YieldMode) -> None:
+        seen = replace(view(free=1, busy=self.busy), swap_token_s=token_s, step_time=measured())
+        assert policy.plan(seen).yields == (("young", mode),)
+
+
+class TestAdmission:
+    """Two who run will hold 42 blocks each in the end, and so will the newcomer."""
+
+    busy = (served("a", 13), served("b", 13))
+    newcomer = waiting("new", 0, 10, cap=CAP)
+
+    def seen(self, pool: int) -> StepView:
+        return view(self.newcomer, free=pool - 26, busy=self.busy)
+
+    def test_fills_the_pool_beyond_the_forecast(self, policy: ProximaPolicy) -> None:
+        pool = 110
+        assert policy.plan(self.seen(pool)).held == {"new": Reason.FORECAST}
+        assert policy.plan(swapping(self.seen(pool))).order == ("new",)
+
+    def test_goes_no_further_than_agreed(self, policy: ProximaPolicy) -> None:
+        # 41 blocks each at the highest horizon that is looked at, or a few less.
+        assert policy.plan(swapping(self.seen(int(120 / MOVED.overcommit) - 10))).held == {"new": Reason.FORECAST}
+
+    def test_starts_nobody_while_one_who_yielded_waits(self, policy: ProximaPolicy) -> None:
+        seen = swapping(view(yielded("y", 20), waiting("small", 0, 1, cap=8), free=10, busy=self.busy))
+        plan = policy.plan(seen)
+        assert plan.order == ()
+        assert plan.held == {"y": Reason.BLOCKS, "small": Reason.BEHIND_HEAD}
+
+    def test_asks_no_forecast_about_one_who_resumes(self, policy: ProximaPolicy) -> None:
+        seen = view(yielded("y", 10), free=11, busy=self.busy)
+        assert policy.plan(seen).held == {"y": Reason.FORECAST}
+        assert policy.plan(swapping(seen)).order == ("y",)
+
+
+class TestTurns:
+    busy = (served("first", 13), served("second", 13, started_s=1))
+
+    def later(
+        self, policy: ProximaPolicy, queue: list[WaitingRequest], wait_s: float, token_s: float = 0.0
+    ) -> StepView:
+        """A view in which ``queue`` has stood still for so long, after a plan that could not start anybody."""
+        seen = swapping(view(*queue, free=1, busy=self.busy, now_s=2), token_s)
+        assert policy.plan(seen).order == ()
+        return next_step(seen, now_s=2 + wait_s)
+
+    def test_who_has_been_served_longest_yields_to_one_who_stands_still(self, policy: ProximaPolicy) -> None:
+        plan = policy.plan(self.later(policy, [yielded("y", 10)], STALL_S))
+        assert plan.yields == (("first", YieldMode.SWAP),)
+        assert plan.order == ("y",)
+
+    def test_not_before_it_has_stood_still_for_the_target(self, policy: ProximaPolicy) -> None:
+        plan = policy.plan(self.later(policy, [yielded("y", 10)], STALL_S - STEP_S))
+        assert (plan.yields, plan.order) == ((), ())
+
+    def test_copies_take_no_more_than_their_share_of_the_time(self, policy: ProximaPolicy) -> None:
+        """Three of 320 tokens take 0.0288 s in all, so that it takes 1.44 s until each has had its turn."""
+        queue = [yielded(name, 10, arrival_s) for arrival_s, name in enumerate("xyz")]
+        token_s = 3e-5
+        assert 3 * 320 * token_s / MOVED.turn_share == pytest.approx(1.44)
+        early = self.later(policy, queue, 1.4, token_s)
+        assert policy.plan(early).yields == ()
+        assert policy.plan(next_step(early)).yields != ()
+
+    def test_nobody_yields_again_before_its_minimum_service(self, policy: ProximaPolicy) -> None:
+        short = tuple(replace(each, output_tokens=MOVED.service_tokens - 1) for each in self.busy)
+        seen = swapping(view(yielded("y", 10), free=1, busy=short, now_s=2))
+        policy.plan(seen)
+        assert policy.plan(next_step(seen, now_s=9)).yields == ()
+
+    def test_the_first_who_yielded_goes_first(self, policy: ProximaPolicy) -> None:
+        queue = yielded("first", 10, arrival_s=1)
+        seen = swapping(view(queue, free=1, busy=self.busy, now_s=2, exact={"second": 10}))
+        policy.plan(seen)
+        arrived_before_it = yielded("second", 10, arrival_s=0)
+        policy.plan(next_step(seen, changes=Changes(arrived=[arrived_before_it])))
+        assert policy.plan(next_step(seen, now_s=2.1, free_blocks=12)).order == ("first",)
+
+    def test_yields_by_choice_say_nothing_about_the_forecast(self, policy: ProximaPolicy) -> None:
+        busy = (running("r", 0, 60, cap=CAP - 1),)
+        policy.plan(swapping(view(free=10, busy=busy)))
+        gone = waiting("r", 0, 60, output=3, cap=CAP - 1)
+        policy.plan(swapping(view(gone, free=70, changes=Changes(arrived=[gone], stopped=["r"]))))
+        assert policy.calibration.trials == 0
