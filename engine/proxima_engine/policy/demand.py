@@ -63,16 +63,19 @@ class Demand:
 
     @property
     def mean(self) -> Floats:
-        return self.parts[0]
+        mean: Floats = self.parts[0]
+        return mean
 
     @property
     def variance(self) -> Floats:
-        return self.parts[1]
+        variance: Floats = self.parts[1]
+        return variance
 
     @property
     def most(self) -> Floats:
         """If nobody ends before its cap."""
-        return self.parts[2]
+        most: Floats = self.parts[2]
+        return most
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(self.parts + other.parts)
