@@ -31,7 +31,8 @@ def address(request, tmp_path_factory):
 @pytest.mark.parametrize("width", [1280, 390])
 def test_it_draws_and_asks_nobody(chromium, address, width):
     with WatchedPage(chromium, address, viewport={"width": width, "height": 900}) as watched:
-        page = watched.open("")
+        page = watched.page
+        page.goto(address)
         assert page.locator("article").count() == len(RESULTS)
         plots = page.locator("figure.plot svg")
         assert plots.count() > 20
