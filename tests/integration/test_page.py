@@ -37,8 +37,11 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 class Load:
     """Streams that are answered in the background, until told to stop."""
 
-    def __init__(self, url: str, streams: int, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, url: str, streams: int, words: int = 200, tokens: int = 400, headers: dict[str, str] | None = None
+    ) -> None:
         self._url = url
+        self._words, self._tokens = words, tokens
         self._headers = headers or {}
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(streams)]
@@ -54,7 +57,8 @@ class Load:
             thread.join()
 
     def _run(self, number: int) -> None:
-        body = {"prompt": f"{number} " * 200, "max_tokens": 400, "ignore_eos": True, "stream": True}
+        prompt = f"{number} " * self._words
+        body = {"prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True, "stream": True}
         with httpx.Client(base_url=self._url, trust_env=False, timeout=120, headers=self._headers) as client:
             while not self._stop.is_set():
                 with (
@@ -177,7 +181,7 @@ def test_keys_are_asked_for_and_a_drain_and_a_restart_are_seen(chromium, tiny_mo
         page.reload()
         expect(page.locator("#pill")).to_have_text("ready")
         assert page.locator("dialog[open]").count() == 0, "it asks again although it was told"
-        with Load(first.url, 1, headers):
+        with Load(first.url, 1, words=5, tokens=900, headers=headers):
             watched.open("overview")
             expect(page.locator("#requests tbody tr").first).to_be_visible()
             first.process.send_signal(signal.SIGTERM)

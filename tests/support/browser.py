@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 import debian
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+PATIENCE_MS = 60_000
+"""Far above what is usual: engine, browser and load share two cores."""
 _SERIOUS = ("serious", "critical")
 
 
@@ -36,6 +38,7 @@ def program(cache: Path) -> tuple[Path, dict[str, str]]:
 @contextmanager
 def browser(cache: Path) -> Iterator[Browser]:
     path, environment = program(cache)
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, env=environment, args=["--disable-gpu"])
         try:
@@ -51,7 +54,7 @@ class WatchedPage:
         self._url = url
         self._context = browser.new_context(**context)
         self.page: Page = self._context.new_page()
-        self.page.set_default_timeout(60_000)
+        self.page.set_default_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
         self.outside: list[str] = []
         self.page.on("console", lambda message: self._complain(message.type, message.text))

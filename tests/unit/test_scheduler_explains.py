@@ -53,14 +53,13 @@ def test_one_who_yielded_says_so():
     engine.check_integrity()
 
 
-@pytest.mark.parametrize("progress", [10, 60, 120], ids=lambda tokens: f"after_{tokens}_tokens")
-def test_a_request_held_back_by_its_forecast_says_why_and_when_it_starts(progress):
+def test_a_request_held_back_by_its_forecast_says_why_and_when_it_starts():
     """Four answers of 200 tokens grow into a pool in which the prompt of a fifth would fit now."""
     each = BLOCK * 2
     engine = experienced(blocks=4 * 9 + 1)
     for number in range(4):
         engine.add(f"runs{number}", each, 1000, answer_tokens=ANSWER)
-    for _ in range(progress):
+    for _ in range(60):
         engine.step()
     engine.add("held", each, 1000, answer_tokens=ANSWER)
     engine.step()

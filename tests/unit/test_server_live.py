@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fake_gateway import fake_gateway, snapshot
 from request_rows import state
+from virtual_time import run
 
 from proxima_engine.telemetry import Phase
 from proxima_server.live.feed import Feed
@@ -136,29 +137,31 @@ def test_a_quantile_is_linear_within_its_bucket(counts, share, value):
     assert quantile([1.0, 2.0], counts, share) == value
 
 
-async def test_ten_viewers_cost_one_document_a_tick():
+def test_ten_viewers_cost_one_document_a_second_and_nobody_costs_none():
     built = []
 
     def build() -> bytes:
         built.append(asyncio.get_running_loop().time())
         return b"{}"
 
-    feed, ended = Feed(build, interval_s=0.05), asyncio.Event()
+    async def watch() -> list[int]:
+        feed, ended = Feed(build), asyncio.Event()
 
-    async def look() -> int:
-        return len([event async for event in feed.follow(ended)])
+        async def look() -> int:
+            return len([event async for event in feed.follow(ended)])
 
-    viewers = [asyncio.create_task(look()) for _ in range(10)]
-    while len(built) < 4:
-        await asyncio.sleep(0.01)
-    ended.set()
-    seen = await asyncio.gather(*viewers)
-    count = len(built)
-    assert len({int(at_s / 0.05) for at_s in built}) == count
-    assert min(seen) >= 3
-    assert sum(seen) >= 5 * count
-    await asyncio.sleep(0.2)
-    assert len(built) == count, "nobody looks any more"
+        await asyncio.sleep(10.25)
+        viewers = [asyncio.create_task(look()) for _ in range(10)]
+        await asyncio.sleep(3.5)
+        ended.set()
+        seen = await asyncio.gather(*viewers)
+        await asyncio.sleep(10)
+        return seen
+
+    # At once, at each full second, and once more when all is over.
+    assert run(watch()) == [5] * 10
+    assert built[:4] == [10.25, 11.0, 12.0, 13.0]
+    assert set(built[4:]) == {13.75}
 
 
 async def test_a_stream_shows_the_drain_and_ends_with_the_process():

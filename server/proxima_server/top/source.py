@@ -35,7 +35,7 @@ class Source:
         self._url = url.rstrip("/") + _PATH
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A proxy of the environment is for the outside world.
-        proxies = {} if _is_here(parts.hostname) else None
+        proxies: dict[str, str] | None = {} if _is_here(parts.hostname) else None
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
 
     def once(self) -> dict[str, Any]:
