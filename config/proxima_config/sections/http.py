@@ -125,7 +125,8 @@ class AdminSettings(Section):
     token: Annotated[str, CliFlag("--admin-token")] = Field(
         default="",
         description="What /admin and /debug ask for as `Authorization: Bearer TOKEN`. Without a token they answer on "
-        "admin.port, or where there is none to this machine only, unless a proxy or a web page other than ours sent the request.",
+        "admin.port, or where there is none to this machine only, unless a proxy or a web page that is not ours sent "
+        "the request.",
     )
     token_file: Annotated[str, CliFlag("--admin-token-file")] = Field(
         default="",
