@@ -12,6 +12,7 @@ from proxima_server.messages import check as check_messages
 from proxima_server.shapes import mismatches
 from proxima_server.validation import invalid
 from proxima_server.vllm_endpoints import ENDPOINTS
+from proxima_server.vllm_grammars import check_grammar
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
     "/v1/chat/completions",
@@ -120,3 +121,26 @@ def test_what_is_no_chat_is_refused_by_name(messages: list[Any], param: str) -> 
 def test_what_may_be_a_chat_passes(messages: Any) -> None:
     check_messages(messages, CHATTING)
     check_messages(messages, None)
+
+
+@pytest.mark.parametrize("grammar", ["root ::= root", "root ::= a\na ::= b\nb ::= a"])
+def test_a_grammar_that_no_text_fits_is_refused(grammar: str) -> None:
+    with pytest.raises(APIError) as refused:
+        check_grammar({"structured_outputs": {"grammar": grammar}})
+    assert (refused.value.status, refused.value.param) == (400, "structured_outputs.grammar")
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        pytest.param('root ::= root "a" | "b"', id="left_recursion"),
+        pytest.param('root ::= "a" root', id="endless"),
+        pytest.param('start: "a"+', id="another_kind"),
+        pytest.param("root ::= (", id="unreadable_is_told_elsewhere"),
+        pytest.param("", id="empty"),
+        pytest.param(5, id="no_text"),
+    ],
+)
+def test_other_grammars_pass(grammar: Any) -> None:
+    check_grammar({"structured_outputs": {"grammar": grammar}})
+    check_grammar({})
