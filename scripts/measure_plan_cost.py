@@ -2,8 +2,9 @@
 
     .venv/bin/python scripts/measure_plan_cost.py --running 256 --waiting 1000 --rounds 5
 
-The lab's engine steps both in turn under a closed loop that keeps so many waiting; the pool holds about so many
-running requests. Only `schedule()` is timed, planning included. Wall-clock: needs a machine that does nothing else.
+The lab's engine steps both under a closed loop that keeps so many waiting; the pool holds about so many running
+requests. Only `schedule()` is timed, planning included. The two take turns every few steps, so that a machine that
+becomes faster or slower does so for both; still it should do nothing else.
 """
 
 from __future__ import annotations
@@ -22,40 +23,50 @@ from proxima_engine.lab.requests import LabRequest
 
 BLOCK, PROMPT, CAP = 16, 256, 512
 ANSWERS = (32, 64, 128, 256)
-WARM_UP_STEPS, STEPS = 300, 500
+WARM_UP_STEPS, STEPS, TURN_STEPS = 300, 500, 5
 
 
-def measure(name: str, running: int, waiting: int) -> tuple[float, float]:
-    """Median and mean microseconds of `schedule()`, planning included."""
-    blocks = running * (PROMPT + sum(ANSWERS) // len(ANSWERS)) // BLOCK
-    limits = Limits(max_num_batched_tokens=8192, max_num_seqs=4 * running, async_scheduling=True)
-    shape = EngineShape(blocks=blocks, block_size=BLOCK, max_model_len=PROMPT + CAP, limits=limits)
-    engine = LabEngine(
-        shape,
-        profile("h100-llama2-7b").cost,
-        arm(name).make(ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths={}, seed=0)),
-    )
-    took: list[float] = []
-    schedule = engine.scheduler.schedule
+class Measured:
+    """One scheduler under the load; ``took_s`` are its steps."""
 
-    def timed() -> object:
+    def __init__(self, name: str, running: int, waiting: int) -> None:
+        blocks = running * (PROMPT + sum(ANSWERS) // len(ANSWERS)) // BLOCK
+        limits = Limits(max_num_batched_tokens=8192, max_num_seqs=4 * running, async_scheduling=True)
+        shape = EngineShape(blocks=blocks, block_size=BLOCK, max_model_len=PROMPT + CAP, limits=limits)
+        context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths={}, seed=0)
+        self._engine = LabEngine(shape, profile("h100-llama2-7b").cost, arm(name).make(context))
+        self._schedule = self._engine.scheduler.schedule
+        self._engine.scheduler.schedule = self._timed
+        self._wanted = running + waiting
+        self._sent = self._open = 0
+        self.took_s: list[float] = []
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            while self._open < self._wanted:
+                answer = ANSWERS[self._sent % len(ANSWERS)]
+                self._engine.add(LabRequest(f"r{self._sent}", self._engine.now_s, PROMPT, answer, CAP))
+                self._sent, self._open = self._sent + 1, self._open + 1
+            end = self._engine.advance()
+            self._open -= len(end.finished) if end else 0
+
+    def _timed(self) -> object:
         started = time.perf_counter()
         try:
-            return schedule()
+            return self._schedule()
         finally:
-            took.append(time.perf_counter() - started)
+            self.took_s.append(time.perf_counter() - started)
 
-    engine.scheduler.schedule = timed
-    sent = open_requests = 0
-    for step in range(WARM_UP_STEPS + STEPS):
-        while open_requests < running + waiting:
-            engine.add(LabRequest(f"r{sent}", engine.now_s, PROMPT, ANSWERS[sent % len(ANSWERS)], CAP))
-            sent, open_requests = sent + 1, open_requests + 1
-        if step == WARM_UP_STEPS:
-            took.clear()
-        end = engine.advance()
-        open_requests -= len(end.finished) if end else 0
-    return statistics.median(took) * 1e6, statistics.fmean(took) * 1e6
+
+def measure(running: int, waiting: int) -> tuple[Measured, Measured]:
+    native, proxima = (Measured(name, running, waiting) for name in ("native", "proxima"))
+    for each in (native, proxima):
+        each.run(WARM_UP_STEPS)
+        each.took_s.clear()
+    for _ in range(STEPS // TURN_STEPS):
+        native.run(TURN_STEPS)
+        proxima.run(TURN_STEPS)
+    return native, proxima
 
 
 def main() -> None:
@@ -66,10 +77,12 @@ def main() -> None:
     options = parser.parse_args()
     ratios = []
     for _ in range(options.rounds):
-        native, proxima = (measure(name, options.running, options.waiting) for name in ("native", "proxima"))
-        ratios.append(proxima[1] / native[1])
+        took_s = [each.took_s for each in measure(options.running, options.waiting)]
+        means = [statistics.fmean(each) * 1e6 for each in took_s]
+        medians = [statistics.median(each) * 1e6 for each in took_s]
+        ratios.append(means[1] / means[0])
         print(
-            f"native {native[0]:.0f} us (mean {native[1]:.0f}), proxima {proxima[0]:.0f} us (mean {proxima[1]:.0f}), "
+            f"native {medians[0]:.0f} us (mean {means[0]:.0f}), proxima {medians[1]:.0f} us (mean {means[1]:.0f}), "
             f"ratio of means {ratios[-1]:.2f}",
             flush=True,
         )

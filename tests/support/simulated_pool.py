@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from step_views import BLOCK_SIZE, STEP_S, view
@@ -46,19 +46,19 @@ def check_plan(plan: Plan, seen: StepView) -> None:
         assert {name for name, _ in plan.yields} <= {request.request_id for request in seen.running}
 
 
-def check_age_bound(plan: Plan, seen: StepView, max_wait_s: float) -> None:
-    """One who is overdue is passed only by others who are, and by nobody at all after twice the bound."""
+def check_age_bound(plan: Plan, seen: StepView, bound_s: Callable[[WaitingRequest], float]) -> None:
+    """One who is overdue is passed only by others who are, and by nobody at all after twice its bound."""
     first_tokens = [request for request in seen.waiting if request.not_ready is None and not request.output_tokens]
     start = [request for request in first_tokens if request.request_id in plan.order]
     for passed in first_tokens:
         age_s = seen.now_s - passed.arrival_s
-        if passed.request_id in plan.order or age_s < max_wait_s:
+        if passed.request_id in plan.order or age_s < bound_s(passed):
             continue
         for request in start:
             if request.key > passed.key:
                 # One whose bound is reached by the end of the step counts as overdue.
-                assert seen.now_s + seen.step_s - request.arrival_s >= max_wait_s - ROUNDING_S
-                assert age_s < 2 * max_wait_s
+                assert seen.now_s + seen.step_s - request.arrival_s >= bound_s(request) - ROUNDING_S
+                assert age_s < 2 * bound_s(passed)
 
 
 @dataclass(slots=True)
@@ -107,7 +107,6 @@ class Job:
 @dataclass(slots=True)
 class SimulatedPool:
     policy: ProximaPolicy
-    max_wait_s: float
     blocks: int
     slots: int
     number: int = 0
@@ -135,7 +134,7 @@ class SimulatedPool:
             seen = self._view(restart=restart)
             plan = self.policy.plan(seen)
             check_plan(plan, seen)
-            check_age_bound(plan, seen, self.max_wait_s)
+            check_age_bound(plan, seen, self.policy.bound_s)
             assert self.running or plan.order, "the pool idles although somebody waits"
             self._carry_out(plan)
         self.number += 1

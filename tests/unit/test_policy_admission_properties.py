@@ -60,7 +60,7 @@ def test_one_that_is_overdue_is_passed_only_by_others_that_are_and_after_twice_t
     queue, busy, lengths, free
 ) -> None:
     seen = view(*queue, free=free, busy=busy, now_s=NOW_S)
-    check_age_bound(policy_knowing(lengths).plan(seen), seen, MAX_WAIT_S)
+    check_age_bound(policy_knowing(lengths).plan(seen), seen, lambda _: MAX_WAIT_S)
 
 
 @settings(deadline=None)
@@ -121,7 +121,7 @@ def test_every_request_gets_its_whole_answer_and_no_block_is_given_twice(
     jobs, slots, lengths, aborts, restarts
 ) -> None:
     """Every step brings a token to somebody, so the run ends after as many steps as there are tokens."""
-    pool = SimulatedPool(knowing(*lengths, max_wait_s=AGE_BOUND_S, times=20), AGE_BOUND_S, POOL_BLOCKS, slots)
+    pool = SimulatedPool(knowing(*lengths, max_wait_s=AGE_BOUND_S, times=20), POOL_BLOCKS, slots)
     for number in range(31 + sum(job.answer_tokens for job in jobs)):
         arrivals = [job for job in jobs if job.arrival_step == number]
         gone = [f"r{aborts[number]:02}"] if number in aborts else []
@@ -139,7 +139,7 @@ def test_a_policy_that_believes_in_short_answers_makes_some_yield_and_learns_not
     policy = knowing(8, max_wait_s=never_s, cap=96)
     yields = []
     for wave in range(4):
-        pool = SimulatedPool(policy, never_s, 2 * POOL_BLOCKS, slots=24)
+        pool = SimulatedPool(policy, 2 * POOL_BLOCKS, slots=24)
         jobs = [Job(f"w{wave}-{number:02}", 0, 20, 80, 96) for number in range(20)]
         pool.step(jobs, restart=True)
         while pool.waiting or pool.running:

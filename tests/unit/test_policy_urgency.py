@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_views import TTFT_S, waiting
 
 from proxima_config.hints import RequestClass
-from proxima_engine.policy.urgency import CLASS_LEVEL, Band, UrgencyQueue
+from proxima_engine.policy.urgency import CLASS_LEVEL, GROWTH, Band, UrgencyQueue
 from proxima_engine.policy.view import WaitingRequest
 
 MAX_WAIT_S = 10.0
@@ -279,3 +281,58 @@ def test_everybody_who_waits_is_named_once_and_in_order_whatever_happens(happeni
             for band, request in listed
             if band in (Band.ON_TIME, Band.LATE)
         )
+
+
+class TestABoundThatGrows:
+    """A queue so long that in order of arrival, too, the last would wait for longer than the bound."""
+
+    @pytest.fixture(autouse=True)
+    def two_that_come_together(self, queue: UrgencyQueue) -> None:
+        for name in ("first", "second"):
+            queue.add(waiting(name, 0, 1), 1.0, 0.0)
+            queue.queue_up(name, 5.0)
+
+    def start(self, queue: UrgencyQueue, now_s: float, work: float) -> None:
+        """Another one comes and starts at once."""
+        queue.add(waiting("passes", now_s, 1), 1.0, now_s)
+        queue.queue_up("passes", work)
+        queue.start("passes")
+        queue.remove("passes")
+
+    def test_nobody_is_overdue_before_it_would_have_started_in_order_of_arrival(self, queue: UrgencyQueue) -> None:
+        queue.advance(3 * MAX_WAIT_S)
+        assert band_of(queue, "first") is Band.LATE
+        assert queue.bound_s("first") == math.inf
+
+    def test_it_is_so_many_times_the_wait_in_order_of_arrival(self, queue: UrgencyQueue) -> None:
+        now_s = 2 * MAX_WAIT_S
+        self.start(queue, now_s, work=4.0)
+        queue.advance(now_s)
+        assert queue.bound_s("first") == GROWTH * now_s
+        assert queue.bound_s("second") == math.inf
+        queue.advance(GROWTH * now_s - A_MOMENT)
+        assert {band for band, _ in queue.in_order()} == {Band.LATE}
+        queue.advance(GROWTH * now_s)
+        assert band_of(queue, "first") is Band.OVERDUE
+        assert band_of(queue, "second") is Band.LATE
+
+    def test_it_is_as_set_where_order_of_arrival_is_quicker(self, queue: UrgencyQueue) -> None:
+        self.start(queue, 1.0, work=20.0)
+        queue.advance(1.0)
+        assert queue.bound_s("first") == queue.bound_s("second") == MAX_WAIT_S
+        queue.advance(MAX_WAIT_S)
+        assert {band for band, _ in queue.in_order()} == {Band.OVERDUE}
+
+    def test_one_whose_arrival_was_not_seen_has_the_bound_that_is_set(self, queue: UrgencyQueue) -> None:
+        queue.add(waiting("told-late", 0, 1), 1.0, 5.0)
+        queue.advance(MAX_WAIT_S)
+        assert band_of(queue, "told-late") is Band.OVERDUE
+        assert band_of(queue, "first") is Band.LATE
+
+    def test_a_bound_of_zero_stays_order_of_arrival(self) -> None:
+        queue = UrgencyQueue(0.0)
+        for name, arrival_s in (("first", 1.0), ("second", 2.0)):
+            queue.add(waiting(name, arrival_s, 1), 1.0, arrival_s)
+            queue.queue_up(name, 1.0)
+            assert band_of(queue, name) is Band.OVERDUE
+        assert names(queue) == ["first", "second"]

@@ -70,7 +70,6 @@ class ProximaPolicy:
 
     def __init__(self, max_wait_s: float, stall_s: float = math.inf) -> None:
         """``stall_s``: longest gap between two tokens of an answer that is promised."""
-        self._max_wait_s = max_wait_s
         self._stall_s = stall_s
         self._books = Books(max_wait_s)
         self._planned: dict[str, Demand] = {}
@@ -91,6 +90,10 @@ class ProximaPolicy:
     @property
     def forecasts_exceeded(self) -> int:
         return self.calibration.exceeded
+
+    def bound_s(self, request: WaitingRequest) -> float:
+        """How long one who waits may do so until it is overdue."""
+        return self._books.queue.bound_s(request.request_id)
 
     def finished(self, request: FinishedRequest) -> None:
         self._books.learn(request)
@@ -220,7 +223,7 @@ class ProximaPolicy:
         return view.exact_blocks(request.request_id)
 
     def _bound_is_up(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
-        return band is Band.OVERDUE and view.now_s - request.arrival_s >= 2 * self._max_wait_s
+        return band is Band.OVERDUE and view.now_s - request.arrival_s >= 2 * self.bound_s(request)
 
     def _make_room(self, band: Band, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
         """Let others yield to a request whose time has come; if not, or if that is no help, nothing changes."""

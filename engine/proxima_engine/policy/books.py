@@ -113,6 +113,8 @@ class Books:
         if changes.restart:
             self._forget()
         self._pool.step()
+        for started in changes.started:
+            self.queue.start(started.request.request_id)
         yielded = self._leave(changes)
         for started in changes.started:
             self._start(started, planned, view)
@@ -190,6 +192,8 @@ class Books:
             # Those who take turns do so in the order in which they yielded.
             resumes_after_s = yielded_s if terms.turn_share else 0.0
         self.queue.add(request, block_steps, view.now_s, start_by_s, resumes_after_s=resumes_after_s)
+        if not view.changes.restart:
+            self.queue.queue_up(request.request_id, block_steps)
 
     def _curve(self, request: WaitingRequest) -> Curve:
         group = group_of(request.prompt_tokens, request.cap_tokens, request.request_class)

@@ -1,7 +1,8 @@
 """How many tokens a step may compute so that nobody who streams stands still because of others' prompts.
 
 All who run wait for the end of a step, and a step that computes several long prompts at once is a long one. What a step
-costs, and each of its tokens, is learned by least squares from the steps that were measured, old ones forgotten.
+costs, and each of its tokens, is learned by least squares from the steps that were measured, old ones forgotten; and by
+how much the longer ones exceed that line, by counting how often they do.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ KEEP = 1 - 1 / 200
 """Steps after which what was learned counts 1/e: 200."""
 LEAST_STEPS = 20
 """Measured steps (old ones count less) below which nothing is known."""
-SHARE = 0.8
-"""Part of the target that a step may take by the estimate; the rest is for its error and for planning."""
+SHARE = 0.95
+"""Part of the target that a step may take; the rest is for planning and for what lies between two steps."""
+EXCEEDED = 0.002
+"""Share of the longer steps that may take longer than `StepTime.margin` allows."""
+FIRST_MARGIN, GAIN = 1.25, 0.05
+"""The margin before anything is known, and how far one step that exceeds it moves it."""
 LEAST_TOKENS = 64
 """Prompt tokens of a step below which it is not bounded."""
 
@@ -22,10 +27,17 @@ class StepTime:
     """Time of a step: a base, and so much for each token."""
 
     def __init__(self) -> None:
+        self.margin = FIRST_MARGIN
+        """How many times as long as by the line a step may take."""
         self._steps = self._tokens = self._seconds = self._squares = self._products = 0.0
         """Decayed sums over steps."""
 
     def learn(self, tokens: int, took_s: float) -> None:
+        if tokens * self._steps > self._tokens and (fitted := self.fit()) is not None:
+            # Longer than most. A step up for each that exceeds it and a small one down for each that does not: it
+            # settles where the share of those that do is as agreed.
+            exceeded = took_s > self.margin * (fitted[0] + fitted[1] * tokens)
+            self.margin = max(1.0, self.margin + GAIN * (exceeded - EXCEEDED))
         self._steps = self._steps * KEEP + 1
         self._tokens = self._tokens * KEEP + tokens
         self._seconds = self._seconds * KEEP + took_s
@@ -51,5 +63,5 @@ def token_budget(step_time: StepTime, stall_s: float, running: int) -> int | Non
     if fitted is None:
         return None
     base_s, token_s = fitted
-    tokens = (SHARE * stall_s - base_s) / token_s
+    tokens = (SHARE * stall_s / step_time.margin - base_s) / token_s
     return int(tokens) if tokens - running >= max(LEAST_TOKENS, base_s / token_s) else None

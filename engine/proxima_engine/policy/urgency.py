@@ -3,7 +3,8 @@
 Within a priority level of vLLM's there are four bands:
 
 * *resumed*: it has given up its blocks in the middle of its answer; its client looks at a stream that stands still.
-* *overdue*: it has waited for the age bound. Nobody in a later band starts before it any more.
+* *overdue*: it has waited for the age bound. Nobody in a later band starts before it any more. Where a queue in order
+  of arrival would be longer than the bound everybody would come to be overdue, so there the bound grows with it.
 * *on time*: it can still have its first token within its target; cheapest first. When not all can make it, that makes
   the most of them do (Moore 1968 drops the longest; so does this order, by letting time run out on them).
 * *late*: it has missed its target, and one second more changes little. Postponed, not abandoned: it goes in order of
@@ -26,6 +27,7 @@ from enum import IntEnum
 from itertools import count
 
 from proxima_config.hints import RequestClass
+from proxima_engine.policy.arrival_order import ArrivalOrder
 from proxima_engine.policy.view import WaitingRequest
 
 
@@ -36,6 +38,8 @@ class Band(IntEnum):
     LATE = 3
 
 
+GROWTH = 1.25
+"""How many times as long as in order of arrival a request may wait where that is longer than the age bound."""
 CLASS_LEVEL = {
     RequestClass.PRIORITY: 0,
     RequestClass.DEFAULT: 1,
@@ -58,6 +62,8 @@ class _Place:
     rank: Rank
     ticket: int
     """Tells apart those who come back, or others who come under the same id."""
+    bound_s: float
+    """How long it may wait until it is overdue, as far as that is known."""
 
 
 class UrgencyQueue:
@@ -65,6 +71,7 @@ class UrgencyQueue:
 
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
+        self._arrival_order = ArrivalOrder()
         self._places: dict[str, _Place] = {}
         self._sections: dict[Section, list[Rank]] = {}
         """The ranks of each, sorted."""
@@ -83,6 +90,7 @@ class UrgencyQueue:
     def clear(self) -> None:
         self._places.clear()
         self._sections.clear()
+        self._arrival_order.clear()
         self._long = 0
         self._turns.clear()
 
@@ -104,25 +112,46 @@ class UrgencyQueue:
         its last token. Those who resume go in order of ``resumes_after_s``, then of arrival."""
         self.remove(request.request_id)
         ticket = next(self._tickets)
-        overdue_s = request.arrival_s + self._max_wait_s
+        bound_s = self._max_wait_s
+        overdue_s = request.arrival_s + bound_s
         if request.output_tokens:
-            self._insert(request, Band.RESUMED, resumes_after_s, ticket)
+            self._insert(request, Band.RESUMED, resumes_after_s, ticket, bound_s)
             return
         if now_s >= overdue_s:
-            self._insert(request, Band.OVERDUE, 0.0, ticket)
+            self._insert(request, Band.OVERDUE, 0.0, ticket, bound_s)
             return
         heapq.heappush(self._turns, (overdue_s, ticket, request.request_id, Band.OVERDUE))
         start_by_s = min(start_by_s, request.deadline_s)
         if now_s > start_by_s:
-            self._insert(request, Band.LATE, 0.0, ticket)
+            self._insert(request, Band.LATE, 0.0, ticket, bound_s)
             return
-        self._insert(request, Band.ON_TIME, cost, ticket)
+        self._insert(request, Band.ON_TIME, cost, ticket, bound_s)
         # On time is who comes at the target itself, late whoever comes after it.
         late_s = math.nextafter(start_by_s, math.inf)
         heapq.heappush(self._turns, (late_s, ticket, request.request_id, Band.LATE))
 
+    def queue_up(self, request_id: str, cost: float) -> None:
+        """One that was added has just arrived. Its age bound is no shorter than `GROWTH` times its wait in order of
+        arrival then; one whose beginnings are not known, as after a restart, has the age bound as it is set."""
+        place = self._places[request_id]
+        # With a bound of 0 all go in order of arrival, and in that nobody is passed.
+        if self._max_wait_s and place.section[2] in (Band.ON_TIME, Band.LATE):
+            self._arrival_order.arrive(request_id, place.request.key, cost)
+
+    def start(self, request_id: str) -> None:
+        """It starts, and is removed next."""
+        self._arrival_order.start(request_id)
+
+    def bound_s(self, request_id: str) -> float:
+        """How long one that waits may do so until it is overdue; inf while it would wait in order of arrival, too."""
+        return math.inf if request_id in self._arrival_order else self._places[request_id].bound_s
+
     def remove(self, request_id: str) -> None:
         """Nothing happens where it is not there."""
+        self._arrival_order.leave(request_id)
+        self._take_out(request_id)
+
+    def _take_out(self, request_id: str) -> None:
         place = self._places.pop(request_id, None)
         if place is not None:
             ranks = self._sections[place.section]
@@ -132,13 +161,21 @@ class UrgencyQueue:
     def advance(self, now_s: float) -> bool:
         """Move everybody whose time has come to another band; whether anybody moved."""
         moved = False
+        for request_id in self._arrival_order.advance():
+            passed = self._places[request_id]
+            arrival_s = passed.request.arrival_s
+            passed.bound_s = max(self._max_wait_s, GROWTH * (now_s - arrival_s))
+            heapq.heappush(self._turns, (arrival_s + passed.bound_s, passed.ticket, request_id, Band.OVERDUE))
         while self._turns and self._turns[0][0] <= now_s:
             _, ticket, request_id, band = heapq.heappop(self._turns)
             place = self._places.get(request_id)
             if place is None or place.ticket != ticket or place.section[2] is Band.OVERDUE:
                 continue
-            self.remove(request_id)
-            self._insert(place.request, band, 0.0, ticket)
+            if band is Band.OVERDUE and now_s < place.request.arrival_s + self.bound_s(request_id):
+                # Its bound has grown, or has yet to be known.
+                continue
+            self._take_out(request_id)
+            self._insert(place.request, band, 0.0, ticket, place.bound_s)
             moved = True
         return moved
 
@@ -148,10 +185,10 @@ class UrgencyQueue:
             for rank in self._sections[section]:
                 yield section[2], self._places[rank[2]].request
 
-    def _insert(self, request: WaitingRequest, band: Band, cost: float, ticket: int) -> None:
+    def _insert(self, request: WaitingRequest, band: Band, cost: float, ticket: int, bound_s: float) -> None:
         rank = (cost, request.arrival_s, request.request_id)
         level = CLASS_LEVEL[request.request_class] if band > Band.OVERDUE else _ABOVE_ALL_CLASSES
         section = (request.priority, level, band)
-        self._places[request.request_id] = _Place(request, section, rank, ticket)
+        self._places[request.request_id] = _Place(request, section, rank, ticket, bound_s)
         insort(self._sections.setdefault(section, []), rank)
         self._long += request.request_class is RequestClass.LONG
