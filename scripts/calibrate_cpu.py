@@ -42,17 +42,16 @@ async def bench(url: str, flags: str, folder: Path, name: str) -> dict[str, floa
 
 
 async def measure(folder: Path, steps: Path) -> None:
-    forced = servers.engine_flags(loads.Load())
     logging = Arm("calibration", kind="proxima", flags=(f"--step-log={steps}",))
-    async with servers.running(logging, MODEL, forced, folder / "calibration.log") as url:
+    async with servers.running(logging, MODEL, loads.Load(), [], folder / "calibration.log") as url:
         for number, flags in enumerate(MIXED):
             await bench(url, flags, folder, f"mixed{number}")
     native = Arm("native", kind="native")
-    pressure = servers.engine_flags(loads.for_cpu(loads.preset("pressure")))
-    async with servers.running(native, MODEL, pressure, folder / "pressure.log") as url:
+    pressure = loads.for_cpu(loads.preset("pressure"))
+    async with servers.running(native, MODEL, pressure, [], folder / "pressure.log") as url:
         await bench(url, PRESSURE, folder, "pressure")
-    overload = servers.engine_flags(loads.preset("overload"))
-    async with servers.running(native, MODEL, overload, folder / "overload.log") as url:
+    overload = loads.preset("overload")
+    async with servers.running(native, MODEL, overload, [], folder / "overload.log") as url:
         saturated = await bench(url, f"{OVERLOAD} --concurrency 64", folder, "saturation")
         await bench(url, f"{OVERLOAD} --rate {MULTIPLE * saturated['qps']}", folder, "overload")
 

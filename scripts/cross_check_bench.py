@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from proxima_bench import machine, servers
+from proxima_bench import loads, machine, servers
 from proxima_bench.arms import Arm
 from proxima_bench.intervals import ratio_of_medians
 
@@ -80,7 +80,8 @@ async def main() -> None:
     mine: list[dict[str, float]] = []
     vllms: list[dict[str, float]] = []
     log = Path(tempfile.mkdtemp(prefix="cross-check-")) / "gateway.log"
-    async with servers.running(Arm("proxima", kind="proxima"), MODEL, [], log) as url:
+    plain = loads.Load(lengths=loads.Lengths.CAP)
+    async with servers.running(Arm("proxima", kind="proxima"), MODEL, plain, [], log) as url:
         for number in range(options.rounds):
             # Different prompts every time: no client profits from what the other left in the prefix cache.
             if number % 2:
