@@ -31,7 +31,7 @@ _LOOKS: Sequence[tuple[str, str, str]] = (
     ("#9467bd", ">", ":"),
     ("#8c564b", "p", ":"),
 )
-_OURS = ("#00856a", "o", "-")
+_OURS = ("#007a61", "o", "-")
 """Of the arm `proxima`, in every picture."""
 _INK, _MUTED, _GRID, _ALARM = "#1c2430", "#5d6878", "#e3e7ec", "#c0392b"
 _RC: Mapping[Any, Any] = {
