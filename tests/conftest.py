@@ -10,6 +10,7 @@ import hypothesis
 import openai
 import pytest
 from gateway_process import GatewayProcess
+from interpreted_triton import interpreting
 from tiny_model import write_tiny_model
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -19,6 +20,10 @@ from proxima_config.import_path import keep_repository_root_off_path
 
 # `python -m pytest` puts the repository root on the path.
 keep_repository_root_off_path()
+
+# Before torch or vLLM import it: see interpreted_triton.py.
+with interpreting():
+    import triton.language  # noqa: F401
 
 # Wall-clock time is not asserted in tests: on a busy machine an example takes as long as it takes.
 hypothesis.settings.register_profile("no-deadline", deadline=None)

@@ -217,6 +217,65 @@ SYMBOLS = [
     # The CPU platform
     Relied("vllm.config.CompilationMode.NONE", f"{ENGINE}/platform_cpu.py"),
     Relied("vllm.v1.worker.cpu_worker.CPUWorker.sample_tokens", f"{ENGINE}/worker_cpu.py", "self grammar_output"),
+    # The attention backend
+    *[
+        Relied(symbol, f"{ENGINE}/plugin.py", parameters)
+        for symbol, parameters in (
+            ("vllm.v1.attention.backends.registry.AttentionBackendEnum", None),
+            ("vllm.v1.attention.backends.registry.register_backend", "backend class_path"),
+        )
+    ],
+    *[
+        Relied(f"vllm.{symbol}", f"{ENGINE}/attention_backend.py", parameters)
+        for symbol, parameters in (
+            ("config.get_layers_from_vllm_config", "vllm_config layer_type layer_names"),
+            ("model_executor.layers.attention_layer_base.AttentionLayerBase", None),
+            ("platforms.interface.DeviceCapability", "major minor"),
+            (
+                "v1.attention.backend.AttentionBackend.supports_combination",
+                "head_size dtype kv_cache_dtype block_size use_mla has_sink use_sparse use_mm_prefix device_capability",
+            ),
+            ("v1.attention.backend.AttentionCGSupport.UNIFORM_BATCH", None),
+            ("v1.attention.backend.AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE", None),
+            (
+                "v1.attention.backend.AttentionImpl.forward",
+                "self layer query key value kv_cache attn_metadata output output_scale output_block_scale",
+            ),
+            (
+                "v1.attention.backend.AttentionImpl.__init__",
+                (
+                    "self num_heads head_size scale num_kv_heads alibi_slopes sliding_window kv_cache_dtype "
+                    "logits_soft_cap attn_type kv_sharing_target_layer_name"
+                ),
+            ),
+            (
+                "v1.attention.backend.AttentionMetadataBuilder.build",
+                "self common_prefix_len common_attn_metadata fast_build",
+            ),
+            (
+                "v1.attention.backend.AttentionMetadataBuilder._init_reorder_batch_threshold",
+                "self reorder_batch_threshold",
+            ),
+            (
+                "v1.attention.backend.AttentionMetadataBuilder.get_varlen_cudagraph_max_query_len",
+                "vllm_config kv_cache_spec",
+            ),
+            ("v1.attention.backend.AttentionType.DECODER", None),
+            (
+                "v1.attention.backend.CommonAttentionMetadata",
+                (
+                    "query_start_loc query_start_loc_cpu seq_lens num_reqs num_actual_tokens max_query_len "
+                    "max_seq_len block_table_tensor slot_mapping"
+                ),
+            ),
+            ("v1.attention.backend.max_decode_query_len", "vllm_config"),
+            ("v1.attention.backends.utils.get_num_attention_heads_from_layers", "vllm_config layer_names"),
+            ("v1.attention.backends.utils.split_decodes_and_prefills", "common_attn_metadata decode_threshold"),
+            ("v1.kv_cache_interface.AttentionSpec.head_size_v", None),
+            ("v1.kv_cache_interface.KVCacheLayout.LBHNC", None),
+            ("v1.kv_cache_interface.KVCacheLayout.BLHNC", None),
+        )
+    ],
     # Forced output lengths of benchmarks
     Relied("vllm.v1.sample.logits_processor.LogitsProcessor.apply", f"{ENGINE}/forced_length.py", "self logits"),
     Relied(
