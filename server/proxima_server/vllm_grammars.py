@@ -35,8 +35,9 @@ def check_grammar(body: Mapping[str, Any]) -> None:
     """Raises APIError for a grammar with which no text can begin."""
     asked = body.get("structured_outputs")
     grammar = asked.get("grammar") if isinstance(asked, Mapping) else None
-    tried = isinstance(grammar, str) and 0 < len(grammar) <= _MAX_TRIED_CHARS
-    if tried and not _can_begin(grammar):
+    if not isinstance(grammar, str) or not 0 < len(grammar) <= _MAX_TRIED_CHARS:
+        return
+    if not _can_begin(grammar):
         raise APIError(ErrorCode.INVALID_VALUE, f"Invalid '{_GRAMMAR}': no text fits it", param=_GRAMMAR)
 
 
