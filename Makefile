@@ -32,7 +32,7 @@ test: check ## Install and run all checks and tests that fit in 12 minutes on tw
 	$(BIN)/pytest -m "not slow" -n 2 $(ARGS)
 
 test-full: setup-dev ## The slow drills on top
-	$(BIN)/pytest -m "slow" $(ARGS)
+	$(BIN)/pytest -m "slow" -n 2 $(ARGS)
 
 soak: setup-dev ## Load the embedded model for MINUTES (2) with requests that end in every way; fails if anything grows
 	$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)

@@ -47,13 +47,14 @@ SHARED_GATEWAY = [
 
 
 class EngineTestsTogether(LoadScopeScheduling):
-    """Tests run in two processes (`make test`): all that need an engine in one of them, which starts the shared one.
+    """Tests run in two processes: all that need the shared engine in one of them, others file by file, so that what
+    the tests of a file share is made once.
 
     xdist's own groups (`--dist loadgroup` of 3.8) have no effect under pytest 9.2, which ignores the names they change.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "engine" if nodeid.startswith("tests/integration/") else nodeid
+        return "engine" if nodeid.startswith("tests/integration/") else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EngineTestsTogether:
