@@ -11,16 +11,24 @@ _RAW_SLASHES = re.compile(b"/{2,}")
 
 
 class NormalizePath:
-    """`//v1//models/` is `/v1/models`: clients whose base URL ends in a slash, or who add one, are common."""
+    """`//v1//models/` is `/v1/models`: clients whose base URL ends in a slash, or who add one, are common.
+
+    So is `/llm/v1/models` where the root path is `/llm`: the router takes it for the same, and who may ask for it is
+    decided before the router.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
-        if scope["type"] == "http" and ("//" in path or (path.endswith("/") and path != "/")):
-            scope["path"] = _SLASHES.sub("/", path).rstrip("/") or "/"
-            scope["raw_path"] = _RAW_SLASHES.sub(b"/", scope.get("raw_path") or b"").rstrip(b"/") or b"/"
+        if scope["type"] == "http":
+            path, root = scope["path"], scope.get("root_path", "")
+            if "//" in path or (path.endswith("/") and path != "/"):
+                scope["path"] = _SLASHES.sub("/", path).rstrip("/") or "/"
+                scope["raw_path"] = _RAW_SLASHES.sub(b"/", scope.get("raw_path") or b"").rstrip(b"/") or b"/"
+            while root and f"{scope['path']}/".startswith(f"{root}/"):
+                scope["path"] = scope["path"].removeprefix(root) or "/"
+                scope["raw_path"] = (scope.get("raw_path") or b"").removeprefix(root.encode()) or b"/"
         await self.app(scope, receive, send)
 
 

@@ -89,6 +89,16 @@ async def test_paths_that_only_look_like_admin_need_no_token():
         assert (await gateway.client.post("/admin//drain")).status_code == 401
 
 
+@pytest.mark.parametrize("prefix", ["/llm", "/llm/llm", "//llm/", "/%6clm"])
+async def test_the_root_path_is_no_way_around_the_token(prefix):
+    async with fake_gateway(server={"root_path": "/llm"}, admin={"token": "s3cret"}) as gateway:
+        assert (await gateway.client.post(f"{prefix}/admin/drain")).status_code == 401
+        assert (await gateway.client.get(f"{prefix}/debug/live")).status_code == 401
+        assert (await gateway.client.get(f"{prefix}/health/live")).status_code == 200
+        assert (await gateway.client.get(prefix)).status_code == 200
+        assert not gateway.gateway.drain.draining
+
+
 async def test_a_port_of_their_own():
     async with fake_gateway(admin={"port": 1}) as gateway:
         await gateway.ready()
