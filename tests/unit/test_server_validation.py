@@ -144,3 +144,8 @@ def test_a_grammar_that_no_text_fits_is_refused(grammar: str) -> None:
 def test_other_grammars_pass(grammar: Any) -> None:
     check_grammar({"structured_outputs": {"grammar": grammar}})
     check_grammar({})
+
+
+def test_twenty_thousand_wrong_values_are_told_as_one():
+    error = refusal(COMPLETIONS, {"stop": [5] * 20_000})
+    assert (error.param, error.code) == ("stop[0]", "invalid_value")
