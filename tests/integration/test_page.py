@@ -128,6 +128,7 @@ def test_a_chat_streams_and_can_be_pasted_elsewhere(chromium, gateway_url, schem
         page.click("#copy-python")
         code = page.evaluate("navigator.clipboard.readText()")
         compile(code, "copied", "exec")
+        assert "undefined" not in code, "what the form leaves open is in no request"
         for view in VIEWS:
             watched.open(view)
             watched.assert_accessible()

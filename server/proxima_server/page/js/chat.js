@@ -6,7 +6,7 @@ import { curl, python } from "./snippets.js";
 import { eventsOf } from "./sse.js";
 import { timing } from "./timing.js";
 
-const messages = [];
+let messages = [];
 let running = null;
 
 export function start() {
@@ -68,6 +68,7 @@ async function send(event) {
   if (!content || running || !byId("parameters").reportValidity()) return;
   const question = { role: "user", content };
   await loadModels();
+  const talk = messages;
   const payload = body([question]);
   byId("prompt").value = "";
   if (!messages.length) byId("transcript").replaceChildren();
@@ -83,7 +84,7 @@ async function send(event) {
     const stopped = error.name === "AbortError";
     line.append(make("p", { class: stopped ? "muted" : "error" }, stopped ? "Stopped." : error.message));
   }
-  if (answer.text) messages.push(question, { role: "assistant", content: answer.text });
+  if (answer.text) talk.push(question, { role: "assistant", content: answer.text });
   running = null;
   toggle(false);
   byId("prompt").focus();
@@ -125,7 +126,8 @@ function toggle(busy) {
 
 function clear() {
   running?.abort();
-  messages.length = 0;
+  // An answer that still comes belongs to the old conversation.
+  messages = [];
   byId("transcript").replaceChildren(make("li", { class: "muted" }, "Answers come from the model that this gateway serves. Enter sends, Shift + Enter starts a new line."));
 }
 

@@ -3,6 +3,8 @@ export const SPAN_S = 120;
 const points = [];
 
 export function remember(live) {
+  // The same document is shown again when the window changes.
+  if (points.at(-1)?.at === live.time_s) return points;
   const sum = (name) => live.ranks.reduce((total, rank) => total + rank[name], 0);
   points.push({
     at: live.time_s,

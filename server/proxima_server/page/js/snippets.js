@@ -12,9 +12,11 @@ export function curl(body) {
 }
 
 export function python(body) {
-  const { stream, stream_options: _, ...rest } = body;
+  const { stream, ...rest } = body;
   const key = hasSecret("api") ? 'os.environ["API_KEY"]' : '"none"';
-  const values = Object.entries({ ...rest, stream }).map(([name, value]) => `    ${name}=${literal(value)},`);
+  // What is left to the server is undefined, which JSON leaves out by itself.
+  const given = Object.entries({ ...rest, stream }).filter(([, value]) => value !== undefined);
+  const values = given.map(([name, value]) => `    ${name}=${literal(value)},`);
   return [
     ...(hasSecret("api") ? ["import os", ""] : []),
     "from openai import OpenAI",
