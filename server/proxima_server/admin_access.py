@@ -20,7 +20,9 @@ _OPERATORS = (*_PROTECTED, "/metrics")
 _BOTH = ("/health", "/version", "/ui")
 # A request from this machine is not from its operator if a proxy passed it on or a web page made a browser send it;
 # except that our own page may look.
-_SENT_FOR_OTHERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via", "origin")
+_SENT_FOR_OTHERS = ("forwarded", "x-real-ip", "via", "origin")
+_OF_PROXIES = ("x-forwarded-", "x-envoy-")
+"""How other such headers begin. The sidecar of a service mesh asks from a loopback address, and sends only these."""
 _FETCH_SITE = "sec-fetch-site"
 _LOCAL_NAMES = ("localhost", "")
 
@@ -61,10 +63,10 @@ class AdminAccess:
                     "This endpoint needs the admin token: 'Authorization: Bearer TOKEN'",
                     headers={"WWW-Authenticate": "Bearer"},
                 )
-        elif not by_admin_port and not _is_operator_here(scope, headers):
+        elif _by_foreign_page(headers) if by_admin_port else not _is_operator_here(scope, headers):
             raise APIError(
                 ErrorCode.PERMISSION_DENIED,
-                "Without an admin token this endpoint answers on admin.port or to this machine only",
+                "Without an admin token this endpoint answers on admin.port or to this machine only, and to no page",
             )
 
     def _token(self) -> str:
@@ -88,10 +90,19 @@ def _below(path: str, parts: tuple[str, ...]) -> bool:
     return any(path == part or path.startswith(f"{part}/") for part in parts)
 
 
+def _by_foreign_page(headers: Headers) -> bool:
+    """Whether a web page that is not ours made a browser send the request: that may run where only operators are."""
+    origin = headers.get("origin")
+    other_origin = origin is not None and origin.partition("://")[2] != headers.get("host")
+    return other_origin or headers.get(_FETCH_SITE, "none") not in ("same-origin", "none")
+
+
 def _is_operator_here(scope: Scope, headers: Headers) -> bool:
     """Whether a person or script on this machine sent the request itself."""
     client = scope.get("client")
-    if client is None or not _is_loopback(client[0]) or any(name in headers for name in _SENT_FOR_OTHERS):
+    if client is None or not _is_loopback(client[0]):
+        return False
+    if any(name in _SENT_FOR_OTHERS or name.startswith(_OF_PROXIES) for name in headers):
         return False
     # Browsers set this header, and no page can: a page of the same origin is ours.
     if _FETCH_SITE in headers and (scope["method"] != "GET" or headers[_FETCH_SITE] != "same-origin"):

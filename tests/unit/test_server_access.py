@@ -38,6 +38,7 @@ async def test_without_a_token_this_machine_may():
     [
         pytest.param({"x-forwarded-for": "203.0.113.9"}, id="through_a_proxy"),
         pytest.param({"forwarded": "for=203.0.113.9"}, id="through_a_proxy_of_rfc_7239"),
+        pytest.param({"x-forwarded-proto": "https"}, id="through_a_sidecar"),
         pytest.param({"origin": "https://evil.example"}, id="from_a_web_page"),
         pytest.param({"sec-fetch-site": "cross-site"}, id="by_a_browser"),
         pytest.param({"host": "evil.example"}, id="by_another_name"),
@@ -110,6 +111,21 @@ async def test_a_port_of_their_own():
         assert (await gateway.admin.post("/v1/completions", json={})).status_code == 404
         # Whoever reaches that port may, without a token.
         assert await drain(gateway.admin, **{"x-forwarded-for": "203.0.113.9"}) == 202
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"origin": "https://evil.example"}, id="old_browser"),
+        pytest.param({"origin": "null", "sec-fetch-site": "cross-site"}, id="sandboxed"),
+        pytest.param({"sec-fetch-site": "same-site"}, id="another_port"),
+    ],
+)
+async def test_a_port_of_their_own_is_not_for_web_pages(headers):
+    async with fake_gateway(admin={"port": 1}) as gateway:
+        assert await drain(gateway.admin, **headers) == 403
+        assert not gateway.gateway.drain.draining
+        assert (await gateway.admin.get("/debug/live", headers={"sec-fetch-site": "same-origin"})).status_code == 200
 
 
 async def test_a_port_of_their_own_with_a_token():
