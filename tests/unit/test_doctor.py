@@ -306,6 +306,9 @@ class TestCombinations:
     def test_compiled_float32_is_right(self, doctor):
         assert "combinations" not in doctor("--dtype", "float32", "--no-enforce-eager")[1]
 
+    def test_a_length_that_vllm_fits_to_the_pool(self, doctor):
+        assert "combinations" not in doctor("--max-model-len", "auto", "--num-gpu-blocks-override", "100")[1]
+
     def test_eager_by_another_name(self, doctor):
         assert "combinations" not in doctor("--dtype", "bfloat16", "--no-enforce-eager", "-O0")[1]
 

@@ -73,7 +73,8 @@ def _lengths(subject: Subject) -> Iterator[Finding]:
             f"--max-model-len {length} is more than the {context} tokens the model was made for",
             f"--max-model-len {context}",
         )
-    if (pool := _pool_tokens(subject)) is not None and pool < length:
+    # -1 is `auto`: vLLM then takes what fits.
+    if asked != -1 and (pool := _pool_tokens(subject)) is not None and pool < length:
         yield blocker(
             f"the KV pool holds {pool} tokens, one request may have {length}",
             f"--max-model-len {pool}, or a larger pool (--kv-cache-memory-bytes, --num-gpu-blocks-override)",

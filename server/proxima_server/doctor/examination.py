@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import pynvml
+
 from proxima_server.doctor import combinations, cpu, gpus, limits, model, packages
 from proxima_server.doctor.finding import Check, Finding, warning
 from proxima_server.doctor.subject import Subject
@@ -33,8 +35,8 @@ def examine(subject: Subject) -> Iterator[tuple[str, Finding]]:
     for name, check in CHECKS.items():
         try:
             findings = list(check(subject))
-        except OSError as error:
-            # What cannot be looked at on a hardened machine is no reason to say nothing of the rest.
+        except (OSError, pynvml.NVMLError) as error:
+            # What a hardened machine hides, or a driver does not tell, is no reason to say nothing of the rest.
             findings = [warning(f"cannot be examined: {error}", "look at it by hand")]
         for finding in findings:
             yield name, finding

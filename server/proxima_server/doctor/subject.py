@@ -105,7 +105,7 @@ class Subject:
             config = json.loads((self.model_folder / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return {**config, **config.get("text_config", {})} if isinstance(config, dict) else {}
+        return {**config, **(config.get("text_config") or {})} if isinstance(config, dict) else {}
 
     @property
     def weights_bytes(self) -> int:
