@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -126,8 +128,26 @@ async def test_without_once_there_is_a_line_for_each_second_until_the_gateway_en
         pytest.param("http://127.0.0.1:9", 1, "Connection refused", id="nobody_there"),
         pytest.param("127.0.0.1:8000", 2, "must be like http://127.0.0.1:8000", id="no_scheme"),
         pytest.param("ftp://127.0.0.1", 2, "must be like http://127.0.0.1:8000", id="other_scheme"),
+        pytest.param("http://127.0.0.1:port", 2, "must be like http://127.0.0.1:8000", id="no_port"),
+        pytest.param("http://[::1", 2, "must be like http://127.0.0.1:8000", id="half_an_address"),
     ],
 )
 def test_a_gateway_that_cannot_be_asked_is_an_error(url, code, message, capsys):
     assert main(["top", url, "--once"]) == code
     assert message in capsys.readouterr().err
+
+
+def test_what_does_not_speak_http_is_an_error(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        assert main(["top", f"http://127.0.0.1:{server.getsockname()[1]}", "--once"]) == 1
+        greeting.join()
+    assert "SSH-2.0" in capsys.readouterr().err

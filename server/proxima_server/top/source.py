@@ -29,8 +29,12 @@ class RefusedError(ProximaError):
 class Source:
     def __init__(self, url: str, token: str) -> None:
         """Raises UsageError unless `url` is one of HTTP."""
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(url)
+            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            known = False
+        if not known:
             raise UsageError(f"URL: {url!r} must be like http://127.0.0.1:8000")
         self._url = url.rstrip("/") + _PATH
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -60,7 +64,7 @@ class Source:
             if error.code in (401, 403, 404):
                 raise RefusedError(message) from error
             raise SourceError(message) from error
-        except (urllib.error.URLError, OSError) as error:
+        except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise SourceError(f"{self._url}: {reason}") from error
         return response
