@@ -175,12 +175,13 @@ class TestGPUs:
         driver = fake_driver.build(tmp_path)
         environ = {"XDG_CACHE_HOME": str(tmp_path), "LD_LIBRARY_PATH": str(driver)}
         share = "--preset gpu --gpu-memory-utilization"
-        healthy, full, few, old_gpu, old_driver = examine(
+        healthy, full, few, old_gpu, old_driver, part = examine(
             ({}, f"{share} 0.25 --tensor-parallel-size 2"),
             ({}, "--preset gpu"),
             ({}, f"{share} 0.25 --tensor-parallel-size 4"),
             ({"FAKE_NVML_CAPABILITY": "70"}, f"{share} 0.25"),
             ({"FAKE_NVML_CUDA": "12080"}, f"{share} 0.25"),
+            ({"CUDA_VISIBLE_DEVICES": "MIG-0a1b2c3d"}, f"{share} 0.25"),
             environ=environ,
             python=cuda_packages,
         )
@@ -200,6 +201,7 @@ class TestGPUs:
             "blocker",
             "driver 580.65.06 is for CUDA 12.8, torch is built for CUDA 13.0",
         )
+        assert part[1]["gpus"] == ("ok", "MIG-0a1b2c3d, parts of GPUs, are not examined")
 
 
 def test_serve_raises_the_limit_of_open_files():

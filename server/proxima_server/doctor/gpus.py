@@ -48,6 +48,9 @@ def check_gpus(subject: Subject) -> Iterator[Finding]:
     if subject.on_cpu:
         yield ok("not needed: the engine for CPUs is installed")
         return
+    if (shown := os.environ.get("CUDA_VISIBLE_DEVICES", "")).startswith("MIG-"):
+        yield ok(f"{shown}, parts of GPUs, are not examined")
+        return
     try:
         pynvml.nvmlInit()
         gpus = list(_visible())
