@@ -143,8 +143,9 @@ class VLLMServing:
     def _chat(self) -> messages.Chat:
         tokenizer = self._state.engine_client.tokenizer
         given = getattr(getattr(self._state, "openai_serving_chat", None), "chat_template", None)
+        found = given or getattr(tokenizer, "chat_template", None) or ""
         # All that there are, where there are several.
-        template = str(given or getattr(tokenizer, "chat_template", None) or "")
+        template = "\n".join(found.values()) if isinstance(found, Mapping) else str(found)
 
         def template_knows(role: str) -> bool:
             return not template or f"'{role}'" in template or f'"{role}"' in template
