@@ -363,6 +363,7 @@ async def test_the_shortest_total_counts_and_a_key_has_its_own(keys_file):
         pytest.param({"x-request-timeout-ms": "soon"}, {}, "x-request-timeout-ms", id="word"),
         pytest.param({"x-request-timeout-ms": "0"}, {}, "x-request-timeout-ms", id="zero"),
         pytest.param({"x-request-timeout-ms": "9" * 30}, {}, "x-request-timeout-ms", id="huge"),
+        pytest.param({"x-request-timeout-ms": "0" * 19 + "9" * 5000}, {}, "x-request-timeout-ms", id="zeros_first"),
         pytest.param({}, {"timeout": 0}, "timeout", id="zero_in_the_body"),
         pytest.param({}, {"timeout": "5"}, "timeout", id="text_in_the_body"),
         pytest.param({}, {"timeout": True}, "timeout", id="true_in_the_body"),

@@ -18,6 +18,7 @@ FIELD = "timeout"
 """Of the body, in seconds. OpenAI's clients keep an argument of this name to themselves; `extra_body` sends it."""
 
 MAX_TIMEOUT_S = 86_400.0
+_MOST_DIGITS = 20
 _LOOK_AGAIN_S = 0.5
 
 
@@ -76,7 +77,8 @@ def asked_timeout_s(header: str | None, body: dict[str, Any]) -> float | None:
     """The total that the request asks for; takes `timeout` out of the body. Raises APIError."""
     asked = []
     if header is not None:
-        if not (header.isascii() and header.isdigit()) or not 0 < int(header[:20]) <= MAX_TIMEOUT_S * 1000:
+        digits = header.isascii() and header.isdigit() and len(header) <= _MOST_DIGITS
+        if not digits or not 0 < int(header) <= MAX_TIMEOUT_S * 1000:
             shown = header[:40]
             raise APIError(
                 ErrorCode.INVALID_VALUE,
