@@ -25,7 +25,7 @@ VIEWS = ("overview", "scheduler", "chat")
 WIDTHS = {"phone": (390, 844), "laptop": (1280, 800), "wide": (1920, 1080)}
 TOKEN = "operator-0123456789-abcdef"
 API_KEY = "team=sk-0123456789abcdefghijklmnop"
-TINY = ["--max-model-len", "1024", "--kv-cache-memory-bytes", "100000000", "--enforce-eager"]
+TINY = ["--max-model-len", "2048", "--kv-cache-memory-bytes", "200000000", "--enforce-eager"]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_keys_are_asked_for_and_a_drain_and_a_restart_are_seen(chromium, tiny_mo
         page.reload()
         expect(page.locator("#pill")).to_have_text("ready")
         assert page.locator("dialog[open]").count() == 0, "it asks again although it was told"
-        with Load(first.url, 1, words=5, tokens=900, headers=headers):
+        with Load(first.url, 1, words=5, tokens=2000, headers=headers):
             watched.open("overview")
             expect(page.locator("#requests tbody tr").first).to_be_visible()
             first.process.send_signal(signal.SIGTERM)
