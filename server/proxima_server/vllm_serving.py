@@ -102,7 +102,9 @@ class VLLMServing:
         model, notes = endpoint.request(body), notes_of(request)
         parameters.refuse_unsupported(body)
         if "messages" in body:
-            messages.check(body["messages"], self._chat if endpoint.any_role else None)
+            # A template of the request's own may know any role.
+            own_template = body.get("chat_template") is not None
+            messages.check(body["messages"], self._chat if endpoint.any_role and not own_template else None)
         wrong = mismatches(endpoint.shapes[model], body)
         if wrong:
             raise invalid(wrong, body)

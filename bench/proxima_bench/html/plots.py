@@ -37,6 +37,7 @@ _INK, _MUTED, _GRID, _ALARM = "#1c2430", "#5d6878", "#e3e7ec", "#c0392b"
 _RC: Mapping[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "proxima",
+    "text.parse_math": False,  # Names of arms are text.
     "font.size": 9.5,
     "axes.edgecolor": "#aab3bf",
     "axes.labelcolor": _MUTED,

@@ -104,6 +104,8 @@ def _compared(name: str, found: Mapping[str, Any]) -> Result:
     """Of `compare` and `sweep`."""
     # The closed loop of a sweep only tells which rates to offer.
     measurements = [each for each in found["measurements"] if each["case"] != "saturation"]
+    if not measurements:
+        raise UsageError(f"{name}: nothing but the closed loop, which tells what rates to offer, is measured yet")
     loads = [_load_of(each["report"]) for each in measurements]
     first = measurements[0]["report"]
     return Result(

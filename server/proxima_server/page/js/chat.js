@@ -67,6 +67,8 @@ async function send(event) {
   const content = byId("prompt").value.trim();
   if (!content || running || !byId("parameters").reportValidity()) return;
   const question = { role: "user", content };
+  running = new AbortController();
+  toggle(true);
   await loadModels();
   const talk = messages;
   const payload = body([question]);
@@ -74,8 +76,6 @@ async function send(event) {
   if (!messages.length) byId("transcript").replaceChildren();
   say("You", content);
   const line = say(payload.model, "");
-  running = new AbortController();
-  toggle(true);
   const answer = { text: "", times: [] };
   try {
     await stream(payload, answer, line);
