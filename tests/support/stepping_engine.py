@@ -249,6 +249,8 @@ class SteppingEngine:
         self.memory.take_tables(output)
         bad_blocks: set[int] = set()
         if isinstance(swap, SwapMetadata):
+            # Of others vLLM does not know, and starts them after the forward pass, over what that computed.
+            assert output.has_sync_kv_loads or not swap.loads
             self._swap.load(swap.loads)
             bad_blocks = self._swap.take_bad_device_blocks()
             for block in bad_blocks:

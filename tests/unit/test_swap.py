@@ -20,6 +20,7 @@ from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
+from proxima_engine.swap.ledger import SwapLedger
 from proxima_engine.swap.setup import transfer_config
 
 PAGE_BYTES = 32 * 64 * 4 * 2
@@ -229,6 +230,26 @@ def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
                 engine.step()
     finish(engine)
     assert set(engine.ended) == set(names)
+
+
+@overlaps
+def test_a_prompt_that_another_has_computed_further_is_not_loaded_over(overlap: bool) -> None:
+    """One yields within a block of its prompt. When it resumes, it shares that block with another, who has filled
+    it."""
+    turns = itertools.chain([0, 0, 1], itertools.repeat(0))
+    engine = start(overlap=overlap, turns=turns, max_num_batched_tokens=100, long_prefill_token_threshold=50)
+    engine.add("a", [7] * 330, 60)
+    engine.add("b", [7] * 400, 10)
+    finish(engine)
+    assert engine.scheduler.proxima_swap.counters.blocks_out > 0
+    assert engine.scheduler.proxima_swap.counters.blocks_in == 0
+
+
+def test_what_is_all_on_the_device_is_not_loaded() -> None:
+    ledger = SwapLedger(host_blocks=8, block_size=16)
+    ledger.save("a", 20, [3, 4])
+    assert ledger.resume("a", first_token=20, end_token=20, device_blocks=[3, 9, 10]) is None
+    assert ledger.saved_tokens("a") == 0
 
 
 DEVICES = [

@@ -75,9 +75,11 @@ class SwapLedger:
             return None
         saved.resumed = True
         self._saved[request_id] = saved
-        first, end = first_token // self._block_size, math.ceil(end_token / self._block_size)
-        if first >= end:
+        if first_token >= end_token:
+            # All that was saved is on the device, or is computed again. The block in which it ends may be shared by
+            # now, and hold more than it did.
             return None
+        first, end = first_token // self._block_size, math.ceil(end_token / self._block_size)
         return Copy(tuple(device_blocks[first:end]), tuple(saved.host_blocks[first:end]))
 
     def forget(self, request_id: str) -> None:
