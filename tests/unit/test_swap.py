@@ -21,7 +21,9 @@ from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
 from proxima_engine.swap.ledger import SwapLedger
+from proxima_engine.swap.scheduler_side import SwapSchedulerSide
 from proxima_engine.swap.setup import transfer_config
+from proxima_engine.swap.transfers import SwapReport
 
 PAGE_BYTES = 32 * 64 * 4 * 2
 """One block of the layer that the bare scheduler has."""
@@ -243,6 +245,16 @@ def test_a_prompt_that_another_has_computed_further_is_not_loaded_over(overlap: 
     finish(engine)
     assert engine.scheduler.proxima_swap.counters.blocks_out > 0
     assert engine.scheduler.proxima_swap.counters.blocks_in == 0
+
+
+def test_a_worker_that_cannot_copy_makes_nobody_count_on_it() -> None:
+    """As where its memory could not be had: otherwise the pool would be filled for yields that cost nothing."""
+    side = SwapSchedulerSide(host_blocks=8, block_size=16)
+    assert side.token_s() == 0.0
+    side.take_report(SwapReport(failed=frozenset({"a"})))
+    assert side.token_s() is None
+    side.take_report(SwapReport(bytes_out=1, copy_s=0.1))
+    assert side.token_s() is not None
 
 
 def test_what_is_all_on_the_device_is_not_loaded() -> None:

@@ -50,9 +50,12 @@ class SwapSchedulerSide:
 
     def token_s(self) -> float | None:
         """Seconds for which the KV of a token holds the worker up on its way to the host and back, as measured so far;
-        0 before anything was. None while the host has next to no room, so that who yields may compute again."""
+        0 before anything was. None while the host has next to no room, or where no copy has ever succeeded, so that who
+        yields computes again."""
         ledger, counters = self.ledger, self.counters
         if ledger.blocks_in_reach < LEAST_ROOM * ledger.blocks_total or not ledger.blocks_total:
+            return None
+        if counters.failed and not counters.bytes_out:
             return None
         copied = (counters.blocks_out + counters.blocks_in) * self._block_size
         return 2 * counters.copy_s / copied if copied else 0.0
