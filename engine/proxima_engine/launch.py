@@ -170,7 +170,9 @@ def keep_kv_of_those_who_yield(settings: ProximaSettings, vllm_config: VllmConfi
     elif (reason := reason_against(vllm_config)) is not None:
         logger.warning("swap.enabled does nothing: not for %s", reason)
     else:
-        host_bytes = settings.swap.host_bytes or min(DEFAULT_SWAP_BYTES, psutil.virtual_memory().available // 4)
+        # In a container the limit counts, not what the host has.
+        free_bytes = min(psutil.virtual_memory().available, detect().memory_bytes)
+        host_bytes = settings.swap.host_bytes or min(DEFAULT_SWAP_BYTES, free_bytes // 4)
         vllm_config.kv_transfer_config = transfer_config(vllm_config, host_bytes)
         logger.info("KV of requests that yield is kept in up to %.1f GiB of host memory", host_bytes / (1 << 30))
 
