@@ -16,6 +16,8 @@ import torch
 
 STAGED_BLOCKS = 64
 """Blocks that pass through device memory at once on CUDA."""
+PINNED_BYTES = 256 << 20
+"""Of one piece of pinned memory. PyTorch rounds each up to a power of two: of 20 GiB at once it would make 32."""
 
 
 class UnknownLayoutError(ValueError):
@@ -97,6 +99,13 @@ class CpuCopier:
         self._seconds += time.perf_counter() - started_s
 
 
+def _pinned_rows(count: int, row_bytes: int) -> list[torch.Tensor]:
+    together = max(1, PINNED_BYTES // row_bytes)
+    sizes = [min(together, count - first) for first in range(0, count, together)]
+    pieces = [torch.empty((size, row_bytes), dtype=torch.uint8, pin_memory=True) for size in sizes]
+    return [row for piece in pieces for row in piece]
+
+
 class CudaCopier:
     """Blocks are gathered into one piece on the device, in the order of the compute stream, and cross the bus on a
     stream of their own.
@@ -109,7 +118,7 @@ class CudaCopier:
         self._layers = _layers(caches, num_blocks)
         self._device = self._layers[0].device
         self.bytes_per_block = _bytes_per_block(self._layers)
-        self._host = torch.empty((host_blocks, self.bytes_per_block), dtype=torch.uint8, pin_memory=True)
+        self._host = _pinned_rows(host_blocks, self.bytes_per_block)
         self._stream = torch.cuda.Stream(self._device)
         self._timed: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
