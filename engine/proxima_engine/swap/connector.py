@@ -6,6 +6,7 @@ synchronous, is in docs/decisions/0012-yield-without-loss.md.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
+logger = logging.getLogger(__name__)
+
 
 class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
@@ -40,6 +43,12 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
         self.scheduler_side: SwapSchedulerSide | None = None
         self._worker: SwapWorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
+            if not blocks:
+                logger.warning(
+                    "swap.enabled does nothing: this model's KV is of a kind that is not kept, or a block is more than "
+                    "the %d bytes of a rank",
+                    extra[HOST_BYTES],
+                )
             self.scheduler_side = SwapSchedulerSide(blocks, vllm_config.cache_config.block_size)
         else:
             self._worker = SwapWorkerSide(kv_cache_config.num_blocks, blocks)

@@ -66,6 +66,9 @@ class SwapSchedulerSide:
         To be called in the step in which the blocks are given to somebody else at the earliest, before its metadata is
         made: the worker copies before it writes anything of that step.
         """
+        if not self.ledger.blocks_total:
+            # Nothing is kept here, which is no lack of room.
+            return False
         request_id = request.request_id
         # Beyond what is known of the text there may be KV of tokens that a step in flight has not brought yet.
         tokens = min(request.num_computed_tokens, request.num_tokens)
