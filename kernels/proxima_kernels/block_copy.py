@@ -40,13 +40,14 @@ class BlockLayers:
         if not layers:
             raise ValueError("layers is empty: give one cache tensor per layer")
         self.layers = tuple(layers)
-        self.device = torch.device(device) if device is not None else _device_of(self.layers[0])
         self.num_blocks = int(layers[0].shape[0])
         self.block_bytes = _bytes_of_a_block(layers[0])
         for index, layer in enumerate(self.layers):
             _check_layer(f"layers[{index}]", layer, self.num_blocks, self.block_bytes)
         rows = [[layer.data_ptr(), layer.stride(0) * layer.element_size()] for layer in self.layers]
-        self.table = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        self.table = torch.tensor(rows, dtype=torch.int64, device=device or _device_of(self.layers[0]))
+        # With its number, where `device` was "cuda": tensors of indices are on a numbered one.
+        self.device = self.table.device
         #: Whether 16 bytes at a time may be moved.
         self.aligned = self.block_bytes % 16 == 0 and all(a % 16 == 0 and s % 16 == 0 for a, s in rows)
 
