@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from proxima_kernels.arguments import FP8
 from proxima_kernels.attention_options import AttentionOptions
 from proxima_kernels.cache import PagedCache
+from proxima_kernels.launch import capability
 
 UNIFORM = (4096,) * 64
 LONG_TAIL = (100_000,) + (400,) * 255
@@ -76,6 +78,11 @@ class Problem:
         shape = self.shape
         seen = sum(shape.query_len * (length - (shape.query_len - 1) / 2) for length in shape.lengths)
         return int(4 * seen * shape.heads * shape.head_size)
+
+
+def can_hold(device: str, cache_dtype: object) -> bool:
+    """Whether kernels for that device know the type: fp8 needs compute capability 8.9."""
+    return cache_dtype not in FP8 or capability(torch.device(device)) >= (8, 9)
 
 
 def make(shape: Shape, device: str, seed: int = 0) -> Problem:

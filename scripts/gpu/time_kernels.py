@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from problems import DECODES, PREFILLS, Problem, Shape, make
+from problems import DECODES, PREFILLS, Problem, Shape, can_hold, make
 from rivals import RIVALS, Call
 
 from proxima_kernels.block_copy import BlockLayers, copy_blocks
@@ -196,9 +196,11 @@ def versions() -> Iterator[str]:
 def run(
     device: str, timer: Timer, decodes: Sequence[Shape], prefills: Sequence[Shape], *, layers: int, blocks: int
 ) -> list[Row]:
-    """All rows; `layers` and `blocks` of 64 KiB are what is swapped."""
+    """All rows that the device allows; `layers` and `blocks` of 64 KiB are what is swapped."""
     bench = Bench(device, timer)
     for shape in decodes:
+        if not can_hold(device, shape.cache_dtype):
+            continue
         problem = make(shape, device)
         ours = {"proxima": ours_decode, "proxima, with write": ours_write_decode}
         bench.compare("decode", problem, ours | RIVALS)
