@@ -114,6 +114,7 @@ class ViewBuilder:
             self._waiting.clear()
             self._not_ready.clear()
             self._started_s.clear()
+            self._decoding.clear()
         running = {request.request_id for request in self._scheduler.running}
         stopped = sorted(self._started_s.keys() - running)
         new: list[Request] = []
