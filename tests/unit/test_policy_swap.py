@@ -12,7 +12,7 @@ from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import CHEAP, MOVED
+from proxima_engine.policy.yielding import CHEAP, COMPUTED_AGAIN, MOVED, terms_of
 
 CAP = 1000
 TOKEN_S = 1e-3
@@ -58,12 +58,17 @@ class TestMode:
             pytest.param(None, YieldMode.RECOMPUTE, id="no_swap"),
             pytest.param(0.0, YieldMode.SWAP, id="not_measured_yet"),
             pytest.param(0.9 * CHEAP * TOKEN_S, YieldMode.SWAP, id="cheap"),
-            pytest.param(1.1 * CHEAP * TOKEN_S, YieldMode.RECOMPUTE, id="dear"),
+            # Its KV is kept all the same.
+            pytest.param(1.1 * CHEAP * TOKEN_S, YieldMode.SWAP, id="dear"),
         ],
     )
-    def test_is_the_one_that_costs_less(self, policy: ProximaPolicy, token_s: float | None, mode: YieldMode) -> None:
+    def test_says_what_becomes_of_the_kv(self, policy: ProximaPolicy, token_s: float | None, mode: YieldMode) -> None:
         seen = replace(view(free=1, busy=self.busy), swap_token_s=token_s, step_time=measured())
         assert policy.plan(seen).yields == (("young", mode),)
+
+    def test_where_copies_are_dear_terms_are_those_of_computing_again(self) -> None:
+        seen = replace(view(free=1, busy=self.busy), swap_token_s=1.1 * CHEAP * TOKEN_S, step_time=measured())
+        assert terms_of(seen) == replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
 
 
 class TestAdmission:

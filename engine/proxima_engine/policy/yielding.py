@@ -14,7 +14,7 @@ beyond the forecast and to let those who do not fit take turns, so that nobody s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from proxima_engine.policy.plan import YieldMode
 from proxima_engine.policy.view import RunningRequest, StepView
@@ -41,6 +41,8 @@ class Terms:
 
 COMPUTED_AGAIN = Terms(YieldMode.RECOMPUTE, MINIMUM_SERVICE_TOKENS, overcommit=1.0, turn_share=0.0)
 MOVED = Terms(YieldMode.SWAP, service_tokens=4, overcommit=1.5, turn_share=0.02)
+MOVED_DEARLY = replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
+"""Nobody yields for the sake of others more often than if it were computed again."""
 
 
 def terms_of(view: StepView) -> Terms:
@@ -48,7 +50,7 @@ def terms_of(view: StepView) -> Terms:
     if view.swap_token_s is None:
         return COMPUTED_AGAIN
     fitted = view.step_time.fit()
-    return MOVED if fitted is None or view.swap_token_s <= CHEAP * fitted[1] else COMPUTED_AGAIN
+    return MOVED if fitted is None or view.swap_token_s <= CHEAP * fitted[1] else MOVED_DEARLY
 
 
 @dataclass(frozen=True, slots=True)
