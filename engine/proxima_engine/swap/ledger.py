@@ -93,6 +93,8 @@ class SwapLedger:
             self.forget(request_id)
 
     def _make_room(self, blocks: int) -> bool:
+        if blocks > self.blocks_in_reach:
+            return False
         if blocks > len(self._free):
             for request_id in [name for name, saved in self._saved.items() if saved.resumed]:
                 self.forget(request_id)
