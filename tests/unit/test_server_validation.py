@@ -147,5 +147,5 @@ def test_other_grammars_pass(grammar: Any) -> None:
 
 
 def test_twenty_thousand_wrong_values_are_told_as_one():
-    error = refusal(COMPLETIONS, {"stop": [5] * 20_000})
-    assert (error.param, error.code) == ("stop[0]", "invalid_value")
+    error = refusal(COMPLETIONS, {"stop_token_ids": ["a"] * 20_000})
+    assert (error.param, error.code) == ("stop_token_ids[0]", "invalid_value")
