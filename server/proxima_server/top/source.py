@@ -31,15 +31,15 @@ class Source:
         """Raises UsageError unless `url` is one of HTTP."""
         try:
             parts = urllib.parse.urlsplit(url)
-            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+            host = parts.hostname if parts.scheme in ("http", "https") and parts.port != 0 else None
         except ValueError:
-            known = False
-        if not known:
+            host = None
+        if not host:
             raise UsageError(f"URL: {url!r} must be like http://127.0.0.1:8000")
         self._url = url.rstrip("/") + _PATH
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A proxy of the environment is for the outside world.
-        proxies: dict[str, str] | None = {} if _is_here(parts.hostname) else None
+        proxies: dict[str, str] | None = {} if _is_here(host) else None
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
 
     def once(self) -> dict[str, Any]:
