@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import ssl
 from pathlib import Path
@@ -44,5 +45,7 @@ async def who_answers(address: tuple[str, int]) -> str:
     _, writer = await asyncio.open_connection(*address, ssl=context)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
     subject = x509.load_der_x509_certificate(shown).subject
     return str(subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)[0].value)
