@@ -135,7 +135,8 @@ def test_both_languages_say_the_same_things():
         pytest.param("{", "is no JSON", id="broken"),
         pytest.param("{}", "is no result of `proxima bench serve`", id="other"),
         pytest.param("[]", "is no result of", id="list"),
-        pytest.param('{"measurements": []}', "is no result of", id="empty"),
+        pytest.param('{"measurements": []}', "is measured yet", id="empty"),
+        pytest.param('{"measurements": [{"case": "saturation"}]}', "is measured yet", id="unfinished_sweep"),
     ],
 )
 def test_what_is_no_result(tmp_path, content, message):
