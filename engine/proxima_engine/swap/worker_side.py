@@ -33,7 +33,7 @@ class SwapWorkerSide:
     def register(self, caches: Mapping[str, torch.Tensor]) -> None:
         try:
             self._copier = self._make_copier(caches, self._num_blocks, self._host_blocks)
-        except Exception:
+        except Exception:  # boundary of --swap: whatever goes wrong costs a recompute, and never a worker
             logger.exception("KV of requests that yield cannot be kept on the host; they compute again")
 
     def store(self, transfers: Sequence[Transfer]) -> None:
@@ -78,7 +78,7 @@ class SwapWorkerSide:
         copy = self._copier.store if to_host else self._copier.load
         try:
             copy(transfer.device_blocks, transfer.host_blocks)
-        except Exception:
+        except Exception:  # the same boundary; the scheduler is told, and nothing is loaded from there
             direction = "to" if to_host else "from"
             logger.exception(
                 "copying KV of request %s %s the host failed; it computes again", transfer.request_id, direction
