@@ -47,8 +47,8 @@ SHARED_GATEWAY = [
 
 
 class EngineTestsTogether(LoadScopeScheduling):
-    """Tests run in two processes: all that need the shared engine in one of them, others file by file, so that what
-    the tests of a file share is made once.
+    """Tests run in two processes: all that need the shared engine (`tests/integration`) in one of them, others file by
+    file, so that what the tests of a file share is made once. Files of `tests/e2e` start gateways of their own.
 
     xdist's own groups (`--dist loadgroup` of 3.8) have no effect under pytest 9.2, which ignores the names they change.
     """
