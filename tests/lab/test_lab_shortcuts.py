@@ -6,13 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
 
 from proxima_engine.lab import generators
 from proxima_engine.lab.arms import ARMS, ArmContext
+from proxima_engine.lab.bare_scheduler import block_hasher
 from proxima_engine.lab.decode_step import schedule_decode_step
 from proxima_engine.lab.engine import EngineShape, LabEngine
 from proxima_engine.lab.profiles import profile
 from proxima_engine.lab.requests import Workload
+from proxima_engine.lab.shortcuts import CountingRequest, quick_block_hasher
 from proxima_engine.lab.simulate import Run, simulate
 
 BLOCKS, BLOCK_SIZE = 200, 16
@@ -43,6 +47,15 @@ def run(arm: str, spec: str, *, overlap: bool, shortcuts: bool) -> Run:
 def state(engine: LabEngine) -> Any:
     """All that later steps of vLLM's depend on."""
     scheduler, manager = engine.scheduler, engine.scheduler.kv_cache_manager
+    names: dict[bytes, int] = {}
+
+    def name(block_hash: bytes) -> int:
+        """Which blocks are alike, whatever they are hashed by."""
+        return names.setdefault(block_hash, len(names))
+
+    def alike(block: KVCacheBlock) -> int | None:
+        return None if block.block_hash is None else name(get_block_hash(block.block_hash))
+
     requests = {
         request.request_id: (
             request.status,
@@ -53,7 +66,7 @@ def state(engine: LabEngine) -> Any:
             request.num_preemptions,
             request.is_prefill_chunk,
             list(request.all_token_ids),
-            list(request.block_hashes),
+            [name(each) for each in request.block_hashes],
             manager.get_block_ids(request.request_id),
             manager.coordinator.single_type_managers[0].num_cached_block.get(request.request_id),
         )
@@ -65,7 +78,7 @@ def state(engine: LabEngine) -> Any:
         [request.request_id for request in scheduler.running],
         [request.request_id for request in scheduler.waiting],
         [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],
-        [(block.block_id, block.ref_cnt, block.block_hash) for block in pool.blocks],
+        [(block.block_id, block.ref_cnt, alike(block)) for block in pool.blocks],
     )
 
 
@@ -83,8 +96,8 @@ def test_vllm_stands_where_it_would_stand_without_them_after_every_step(arm, ove
     """Down to the block of each request and the order in which free ones are given out."""
     taken = []
 
-    def watched(scheduler):
-        output = schedule_decode_step(scheduler)
+    def watched(scheduler, last):
+        output = schedule_decode_step(scheduler, last)
         taken.append(output is not None)
         return output
 
@@ -110,6 +123,31 @@ def test_every_record_is_the_same_with_and_without_shortcuts(arm, overlap):
     assert [run(arm, spec, overlap=overlap, shortcuts=True) for spec in TRAFFIC] == plain
     # The traffic reaches what the shortcuts must leave alone.
     assert arm not in ("native", "gang") or sum(each.preemptions for each in plain) > 0
+
+
+def test_blocks_hash_alike_exactly_where_those_of_vllm_do():
+    """Also where Python's own hash of two tokens is the same, as that of -1 and -2."""
+    texts = [[7] * 64, [7] * 40 + [8] * 24, [8] + [7] * 63, [-1] * 64, [-2] * 64, [-1] * 32 + [-2] * 32, [7] * 15]
+
+    def hashes(hasher):
+        requests = [
+            CountingRequest(
+                block_size=BLOCK_SIZE,
+                request_id=str(number),
+                prompt_token_ids=text,
+                sampling_params=SamplingParams(max_tokens=8),
+                pooling_params=None,
+                block_hasher=hasher,
+            )
+            for number, text in enumerate(texts)
+        ]
+        for request in requests:
+            request.append_output_token_ids([7] * 20)
+        return [each for request in requests for each in request.block_hashes]
+
+    quick, own = hashes(quick_block_hasher(BLOCK_SIZE)), hashes(block_hasher(BLOCK_SIZE))
+    assert [[a == b for b in quick] for a in quick] == [[a == b for b in own] for a in own]
+    assert len(set(own)) < len(own)
 
 
 def test_prompts_without_a_prefix_cache():

@@ -208,6 +208,21 @@ SYMBOLS = [
         "self request num_computed_tokens num_new_tokens",
     ),
     Relied("vllm.v1.engine.EngineCoreOutput", f"{ENGINE}/lab/shortcuts.py"),
+    Relied(
+        "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.allocate_new_blocks",
+        f"{ENGINE}/lab/shortcuts.py",
+        "self request_id num_tokens num_tokens_main_model",
+    ),
+    Relied(
+        "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.cache_blocks",
+        f"{ENGINE}/lab/shortcuts.py",
+        "self request num_tokens retention_interval replay_boundaries",
+    ),
+    Relied(
+        "vllm.v1.core.block_pool.BlockPool.get_cached_block",
+        f"{ENGINE}/scheduling/view_builder.py",
+        "self block_hash kv_cache_group_ids",
+    ),
     Relied("vllm.v1.request.Request.append_output_token_ids", f"{ENGINE}/lab/shortcuts.py", "self token_ids"),
     Relied("vllm.v1.request.RequestStatus.RUNNING", f"{ENGINE}/lab/shortcuts.py"),
     Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/lab/bare_scheduler.py"),

@@ -8,7 +8,7 @@ the device when that one has finished, as in vLLM's engine core with a batch que
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -27,9 +27,10 @@ from proxima_engine.lab.bare_scheduler import (
     block_hasher,
 )
 from proxima_engine.lab.cost import CostModel
+from proxima_engine.lab.decode_step import ANSWERED, DecodeBatch, DecodeStep
 from proxima_engine.lab.profiles import Limits
 from proxima_engine.lab.requests import PREFIX_BLOCK_TOKENS, LabRequest
-from proxima_engine.lab.shortcuts import CountingRequest, shorten
+from proxima_engine.lab.shortcuts import CountingRequest, quick_block_hasher, shorten
 from proxima_engine.scheduling.step_work import StepWork, first_positions, step_work
 from proxima_engine.swap.setup import transfer_config
 from proxima_engine.swap.transfers import SwapMetadata, SwapReport
@@ -37,8 +38,8 @@ from proxima_engine.swap.transfers import SwapMetadata, SwapReport
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-# The lab's requests have no text. Any token that is not STOP will do for an answer.
-_STOP, _ANSWER, _PROMPT = 2, 3, 4
+_STOP, _PROMPT = 2, 4
+_STOPPED = [_STOP]
 _FIRST_UNIQUE = 1000
 
 
@@ -75,13 +76,25 @@ def _config(shape: EngineShape) -> VllmConfig:
     return config
 
 
+@cache
+def _sampling_params(cap_tokens: int, request_class: str) -> SamplingParams:
+    """Schedulers only read them."""
+    return SamplingParams(
+        max_tokens=cap_tokens,
+        stop_token_ids=[_STOP],
+        temperature=0.0,
+        extra_args={hints.CLASS: request_class} if request_class else None,
+    )
+
+
 @dataclass(slots=True)
 class LabSequence:
     """A request inside the engine."""
 
-    request: LabRequest
     length: int
     """Tokens known to the worker: prompt and answer so far."""
+    last_length: int
+    """With the last token but one of its answer."""
     computed: int = 0
     """Highest position that was ever computed; what lies below it and is computed again was lost."""
 
@@ -115,7 +128,11 @@ class LabEngine:
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, float]] = deque()
         self._device_free_s = 0.0
         self._sequences: dict[str, LabSequence] = {}
-        self._hasher = block_hasher(shape.block_size) if shape.prefix_caching else None
+        self._batch: DecodeBatch | None = None
+        self._decoding: list[LabSequence] = []
+        """Of the batch."""
+        make_hasher = quick_block_hasher if shortcuts else block_hasher
+        self._hasher = make_hasher(shape.block_size) if shape.prefix_caching else None
         self._unique = _FIRST_UNIQUE
         self.scheduler = bare_scheduler(make_scheduler, _config(shape), shape.blocks)
         self._make_request: Callable[..., Request] = Request
@@ -126,17 +143,14 @@ class LabEngine:
         self.scheduler.proxima_clock = lambda: self.now_s
 
     def add(self, request: LabRequest) -> None:
-        self._sequences[request.request_id] = LabSequence(request, request.input_tokens)
+        self._sequences[request.request_id] = LabSequence(
+            length=request.input_tokens, last_length=request.input_tokens + request.output_tokens - 1
+        )
         self.scheduler.add_request(
             self._make_request(
                 request_id=request.request_id,
                 prompt_token_ids=self._prompt(request),
-                sampling_params=SamplingParams(
-                    max_tokens=request.cap_tokens,
-                    stop_token_ids=[_STOP],
-                    temperature=0.0,
-                    extra_args={hints.CLASS: request.request_class} if request.request_class else None,
-                ),
+                sampling_params=_sampling_params(request.cap_tokens, request.request_class),
                 pooling_params=None,
                 arrival_time=self.now_s,
                 block_hasher=self._hasher,
@@ -180,22 +194,23 @@ class LabEngine:
 
     def _dispatch(self, output: SchedulerOutput) -> None:
         counts = output.num_scheduled_tokens
-        cached = output.scheduled_cached_reqs
-        self.preemptions += len(cached.resumed_req_ids)
-        if output.scheduled_new_reqs or output.total_num_scheduled_tokens > len(counts):
-            work = step_work(output)
-            positions = first_positions(output)
-            starts = [positions[request_id] for request_id in counts]
-        else:
-            # A token each, for requests that vLLM lists in the same order.
-            starts = cached.num_computed_tokens
+        if isinstance(output, DecodeStep):
+            batch, starts = output.batch, output.scheduled_cached_reqs.num_computed_tokens
+            if batch is not self._batch:
+                self._batch, self._decoding = batch, [self._sequences[request_id] for request_id in counts]
+            sampled = self._compute(self._decoding, starts, counts.values())
+            result = batch.all_answered
+            if sampled != result.sampled_token_ids:
+                result = ModelRunnerOutput(batch.ids, batch.places, sampled)
             context = sum(starts)
             work = StepWork(len(starts), len(starts), context, context + len(starts))
-        result = ModelRunnerOutput(
-            req_ids=list(counts),
-            req_id_to_index=dict(zip(counts, range(len(counts)), strict=True)),
-            sampled_token_ids=self._compute(counts, starts),
-        )
+        else:
+            self.preemptions += len(output.scheduled_cached_reqs.resumed_req_ids)
+            positions = first_positions(output)
+            starts = [positions[request_id] for request_id in counts]
+            sampled = self._compute([self._sequences[request_id] for request_id in counts], starts, counts.values())
+            result = ModelRunnerOutput(list(counts), dict(zip(counts, range(len(counts)), strict=True)), sampled)
+            work = step_work(output)
         start_s = max(self.now_s, self._device_free_s)
         self._device_free_s = start_s + self._copy_s(output) + self._cost.step_s(work)
         self._in_flight.append((output, result, self._device_free_s))
@@ -211,28 +226,31 @@ class LabEngine:
             self.scheduler.proxima_swap.take_report(SwapReport(copy_s=copy_s))
         return copy_s
 
-    def _compute(self, counts: Mapping[str, int], starts: Sequence[int]) -> list[list[int]]:
+    def _compute(
+        self, sequences: Iterable[LabSequence], starts: Iterable[int], counts: Iterable[int]
+    ) -> list[list[int]]:
         """What the worker would do: the positions are computed, and whoever's last one is among them gets a token."""
         sampled: list[list[int]] = []
-        sequences = self._sequences
-        for (request_id, count), start in zip(counts.items(), starts, strict=True):
-            sequence, end = sequences[request_id], start + count
+        for sequence, start, count in zip(sequences, starts, counts, strict=True):
+            end, length = start + count, sequence.length
             if start < sequence.computed:
                 self.recomputed_tokens += min(end, sequence.computed) - start
             if end > sequence.computed:
                 sequence.computed = end
-            if end < sequence.length:
+            if end < length:
                 sampled.append([])
                 continue
-            sequence.length += 1
-            answered = sequence.length - sequence.request.input_tokens
-            sampled.append([_STOP if answered >= sequence.request.output_tokens else _ANSWER])
+            sequence.length = length + 1
+            sampled.append(ANSWERED if length < sequence.last_length else _STOPPED)
         return sampled
 
     def _take_in(self, output: SchedulerOutput, result: ModelRunnerOutput) -> StepEnd:
+        told = self.scheduler.update_from_output(output, result)
+        if isinstance(output, DecodeStep) and told is output.batch.told:
+            return StepEnd(self.now_s, output.batch.ids, ())
         tokens: list[str] = []
         finished: list[str] = []
-        for batch in self.scheduler.update_from_output(output, result).values():
+        for batch in told.values():
             for one in batch.outputs:
                 if one.new_token_ids:
                     tokens.append(one.request_id)

@@ -9,7 +9,8 @@ vLLM. That makes runs shorter and must not change a figure: a test runs both way
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from itertools import chain
@@ -22,7 +23,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from proxima_engine.lab.decode_step import schedule_decode_step
+from proxima_engine.lab.decode_step import ANSWERED, DecodeBatch, DecodeStep, schedule_decode_step
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _RUNNING = RequestStatus.RUNNING
@@ -35,23 +36,52 @@ class CountingRequest(Request):
     use_structured_output = False
     has_encoder_inputs = False
     num_tokens = 0
-    num_tokens_with_spec = 0
-    num_output_tokens = 0
 
     def __init__(self, *, block_size: int, prompt_token_ids: list[int], **fields: Any) -> None:
         self._block_size = block_size
-        self.num_tokens = self.num_tokens_with_spec = len(prompt_token_ids)
+        self.num_tokens = len(prompt_token_ids)
         super().__init__(prompt_token_ids=prompt_token_ids, **fields)
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        return self.num_tokens
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self.num_tokens - self.num_prompt_tokens
+
+    def append_answer(self) -> None:
+        """One token that goes on."""
+        self._output_token_ids += ANSWERED
+        self._all_token_ids += ANSWERED
+        tokens = self.num_tokens = self.num_tokens + 1
+        if tokens // self._block_size > len(self.block_hashes):
+            self.update_block_hashes()
 
     def append_output_token_ids(self, token_ids: int | list[int]) -> None:
         new = [token_ids] if isinstance(token_ids, int) else token_ids
         self._output_token_ids += new
         self._all_token_ids += new
-        count = len(new)
-        self.num_output_tokens += count
-        tokens = self.num_tokens = self.num_tokens_with_spec = self.num_tokens + count
+        tokens = self.num_tokens = self.num_tokens + len(new)
         if tokens // self._block_size > len(self.block_hashes):
             self.update_block_hashes()
+
+
+def quick_block_hasher(block_size: int) -> Callable[[Request], list[bytes]]:
+    """What gives requests the hashes of their blocks, for the prefix cache. For text only, which needs no hash but of
+    the tokens; and within one process Python's own tells them apart."""
+
+    def hashes(request: Request) -> list[bytes]:
+        known = request.block_hashes
+        found, last = [], known[-1] if known else b""
+        tokens = request.all_token_ids
+        for begin in range(len(known) * block_size, request.num_tokens - block_size + 1, block_size):
+            text = array("q", tokens[begin : begin + block_size]).tobytes()
+            last = hash(last + text).to_bytes(8, "little", signed=True)
+            found.append(last)
+        return found
+
+    return hashes
 
 
 class _LabKVCacheManager(KVCacheManager):
@@ -62,24 +92,32 @@ class _LabKVCacheManager(KVCacheManager):
             (group,) = self.coordinator.single_type_managers
             request_id, size = request.request_id, group.block_size
             tokens = request.num_computed_tokens + 1
-            if tokens <= len(group.req_to_blocks[request_id]) * size:
-                full = min(tokens, request.num_tokens) // size
-                if not self.enable_caching or full <= group.num_cached_block.get(request_id, 0):
-                    return self.empty_kv_cache_blocks
+            fits = tokens <= len(group.req_to_blocks[request_id]) * size
+            if fits or self.block_pool.get_num_free_blocks():
+                new = [] if fits else group.allocate_new_blocks(request_id, tokens, tokens)
+                self.cache_blocks(request, min(tokens, request.num_tokens))
+                return self.create_kv_cache_blocks((new,)) if new else self.empty_kv_cache_blocks
         return super().allocate_slots(request, num_new_tokens, *args, **options)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         (group,) = self.coordinator.single_type_managers
-        if num_computed_tokens // group.block_size > group.num_cached_block.get(request.request_id, 0):
-            super().cache_blocks(request, num_computed_tokens)
+        full = num_computed_tokens // group.block_size
+        if self.enable_caching and full > group.num_cached_block.get(request.request_id, 0):
+            group.cache_blocks(request, num_computed_tokens, replay_boundaries=())
 
 
 class _LabScheduler(Scheduler):
     """For steps of text without speculation, whose worker is the lab. Who starts and gives way is vLLM's to decide."""
 
+    decode_batch: DecodeBatch | None = None
+    """Of the last decode step."""
+
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
-        output = schedule_decode_step(self)
-        return super().schedule(throttle_prefills) if output is None else output
+        output = schedule_decode_step(self, self.decode_batch)
+        if output is None:
+            return super().schedule(throttle_prefills)
+        self.decode_batch = output.batch
+        return output
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:  # noqa: ARG002
         # Nothing drafts.
@@ -102,6 +140,9 @@ class _LabScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
+        if isinstance(scheduler_output, DecodeStep) and self._all_go_on(scheduler_output, model_runner_output):
+            self._go_on_together(scheduler_output.batch)
+            return scheduler_output.batch.told
         going_on: list[tuple[Request, int, list[int]]] = []
         others: dict[str, int] = {}
         counts = scheduler_output.num_scheduled_tokens
@@ -123,6 +164,29 @@ class _LabScheduler(Scheduler):
         found = super().update_from_output(rest, model_runner_output)
         found.setdefault(0, EngineCoreOutputs()).outputs[:0] = outputs.outputs
         return found
+
+    def _all_go_on(self, step: DecodeStep, result: ModelRunnerOutput) -> bool:
+        """Whether all for whom it was still run, have one more token of their answers, and not the last."""
+        batch = step.batch
+        return (
+            not step.ends_somebody
+            and result is batch.all_answered
+            # Others may have started behind them since.
+            and self.running[: len(batch.requests)] == batch.requests
+        )
+
+    def _go_on_together(self, batch: DecodeBatch) -> None:
+        overlap, manager = self.scheduler_config.async_scheduling, self.kv_cache_manager
+        (group,) = manager.coordinator.single_type_managers
+        cached, size = group.num_cached_block, group.block_size
+        for request in batch.requests:
+            request.num_in_flight_tokens -= 1
+            request.append_answer()
+            if overlap:
+                ahead = request.num_output_placeholders = request.num_output_placeholders - 1
+                computed = request.num_computed_tokens - ahead
+                if computed // size > cached.get(request.request_id, 0):
+                    manager.cache_blocks(request, computed)
 
     def _go_on(self, steps: list[tuple[Request, int, list[int]]]) -> list[EngineCoreOutput]:
         outputs = []

@@ -15,7 +15,7 @@ import numpy as np
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, demand_of_newcomer
-from proxima_engine.policy.forecast import Curve, LengthForecast, group_of
+from proxima_engine.policy.forecast import Curve, Group, LengthForecast, group_of
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import UrgencyQueue
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
@@ -31,6 +31,9 @@ class _Runner:
 
     request: WaitingRequest
     """As it waited, at the time it started."""
+    group: Group
+    own_blocks: int
+    """That hold all of it as it waited."""
     shared_blocks: int
     is_late: bool
 
@@ -80,8 +83,7 @@ class Books:
         return now_s - self._stood_still_since.get(request.request_id, now_s)
 
     def learn(self, request: FinishedRequest) -> None:
-        group = group_of(request.prompt_tokens, request.cap_tokens, request.request_class)
-        self._forecast.learn(group, request.output_tokens, request.cap_tokens)
+        self._forecast.learn(_group(request), request.output_tokens, request.cap_tokens)
 
     def demand(self, request: WaitingRequest, blocks: int, view: StepView) -> Demand:
         """Of one who waits, if it starts now with so many blocks of its own; kept until the next refresh, because the
@@ -128,7 +130,7 @@ class Books:
         """Make curves and demand anew, by how far those who run have come."""
         running = [request for request in view.running if request.request_id in self._runners]
         self._forecast.look(np.array([request.output_tokens for request in running], dtype=np.int64))
-        demands = demand_of([self._holding(request, view) for request in running], view.block_size)
+        demands = demand_of([self._holding(request) for request in running], view.block_size)
         by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
         self._pool.refresh(by_id)
         self._asked.clear()
@@ -162,12 +164,13 @@ class Books:
         request = started.request
         # It was asked to yield before, or its first token cannot come before this step's end.
         is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
-        self._runners[request.request_id] = _Runner(request, started.shared_blocks, is_late)
+        runner = _Runner(request, _group(request), self.own_blocks(request, view), started.shared_blocks, is_late)
+        self._runners[request.request_id] = runner
         if request.request_class is RequestClass.LONG:
-            self._long_blocks[request.request_id] = self.own_blocks(request, view)
+            self._long_blocks[request.request_id] = runner.own_blocks
         demand = planned.get(request.request_id)
         if demand is None or started.shared_blocks:
-            own_blocks = max(0, self.own_blocks(request, view) - started.shared_blocks)
+            own_blocks = max(0, runner.own_blocks - started.shared_blocks)
             demand = self.demand(request, own_blocks, view)
         self._pool.add(request.request_id, demand)
 
@@ -196,15 +199,14 @@ class Books:
             self.queue.queue_up(request.request_id, block_steps)
 
     def _curve(self, request: WaitingRequest) -> Curve:
-        group = group_of(request.prompt_tokens, request.cap_tokens, request.request_class)
-        return self._forecast.curve(group)
+        return self._forecast.curve(_group(request))
 
-    def _holding(self, request: RunningRequest, view: StepView) -> Holding:
+    def _holding(self, request: RunningRequest) -> Holding:
         runner = self._runners[request.request_id]
-        blocks = max(request.blocks, self.own_blocks(runner.request, view)) - runner.shared_blocks
+        blocks = max(request.blocks, runner.own_blocks) - runner.shared_blocks
         # The token that came last is computed in the coming step, and has no place in a block yet.
         tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
-        curve = self._curve(runner.request)
+        curve = self._forecast.curve(runner.group)
         return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
 
     def _begin_trial(self, demands: Mapping[str, Demand]) -> None:
@@ -218,3 +220,7 @@ class Books:
         index = int(np.where(uncertain, upper, -1.0).argmax())
         then = {request_id: float(demand.most[index]) for request_id, demand in demands.items()}
         self.calibration.begin(float(HORIZONS[index]), float(upper[index]), then)
+
+
+def _group(request: WaitingRequest | FinishedRequest) -> Group:
+    return group_of(request.prompt_tokens, request.cap_tokens, request.request_class)

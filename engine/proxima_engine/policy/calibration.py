@@ -51,7 +51,7 @@ class Calibration:
         trial = self._open
         if trial is None:
             return
-        if not yielded.isdisjoint(trial.blocks_then):
+        if yielded and not yielded.isdisjoint(trial.blocks_then):
             if by_choice:
                 self._open = None
             else:

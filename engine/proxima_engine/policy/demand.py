@@ -13,6 +13,7 @@ state gives the same plan.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -109,17 +110,27 @@ def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, 
     if not reached:
         return Demand(parts)
     mean, variance, most = parts[:, :reached]
-    most[:] = _held(blocks, tokens, HORIZONS[:reached], block_size)
+    taken = blocks - math.ceil(tokens / block_size)
+    np.add(HORIZONS[:reached], tokens, out=most)
+    most /= block_size
+    np.ceil(most, out=most)
+    most += taken
     np.multiply(_survival_at_horizons(curve)[:reached], most, out=mean)
-    most[-1] = _held(blocks, tokens, cap_tokens, block_size)
-    mean[-1] = max(mean[-1], float(np.interp(cap_tokens, EDGES, curve.survival)) * most[-1])
+    at_cap = taken + math.ceil((tokens + cap_tokens) / block_size)
+    most[-1] = at_cap
+    mean[-1] = max(float(mean[-1]), _survival_at(curve, cap_tokens) * at_cap)
     np.multiply(mean, most - mean, out=variance)
     return Demand(parts)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _survival_at_horizons(curve: Curve) -> Floats:
     return np.interp(HORIZONS, EDGES, curve.survival)
+
+
+@lru_cache(maxsize=256)
+def _survival_at(curve: Curve, tokens: int) -> float:
+    return float(np.interp(tokens, EDGES, curve.survival))
 
 
 def _held(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: float) -> Floats:
@@ -139,17 +150,20 @@ def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     values = np.array(rows, dtype=np.float64)
     blocks, tokens, generated, cap = values.T[:, :, None]
     survival = np.stack([each.curve.survival for each in holdings])
-    now = _at(survival, generated)
+    # Looked up at once: now, at each horizon and at the cap.
+    lengths = np.concatenate((generated, generated + HORIZONS, cap), axis=1)
+    surviving = _at(survival, lengths)
+    now = surviving[:, :1]
     remaining = cap - generated
     may_run = remaining > HORIZONS
-    alive = may_run * np.minimum(_at(survival, generated + HORIZONS) / now, 1.0)
+    alive = may_run * np.minimum(surviving[:, 1:-1] / now, 1.0)
     most = may_run * _held(blocks, tokens, HORIZONS, block_size)
     mean = alive * most
     last = may_run.sum(axis=1) - 1
     going = np.flatnonzero(last >= 0)
     last = last[going]
     most[going, last] = _held(blocks, tokens, remaining, block_size)[going, 0]
-    to_the_end = np.minimum(_at(survival, cap) / now, 1.0)[going, 0]
+    to_the_end = np.minimum(surviving[:, -1:] / now, 1.0)[going, 0]
     mean[going, last] = np.maximum(mean[going, last], to_the_end * most[going, last])
     return [Demand(parts) for parts in np.stack((mean, mean * (most - mean), most), axis=1)]
 
@@ -209,8 +223,10 @@ class PoolForecast:
         total = self.total
         if not grown or not total.mean[0]:
             return total
-        alive = np.minimum(total.mean / total.mean[0], 1.0)
-        return Demand(total.parts + grown * np.stack((alive, np.zeros_like(alive), total.most > 0)))
+        parts = total.parts.copy()
+        parts[0] += grown * np.minimum(total.mean / total.mean[0], 1.0)
+        parts[2] += grown * (total.most > 0)
+        return Demand(parts)
 
 
 def _shifts() -> Floats:
@@ -227,6 +243,7 @@ def _shifts() -> Floats:
 
 
 _SHIFTS = _shifts()
+_STARTS_AT_ONCE = 8
 _BEFORE_START = np.tri(len(HORIZONS), k=-1, dtype=bool)
 """For each start the horizons before it, shape (horizons, horizons)."""
 
@@ -247,7 +264,14 @@ def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple
     one where it never fits.
     """
     starts = _by_start(newcomer)
-    # What those who run hold before that time is not the newcomer's business.
-    fits = np.logical_and.reduce((_upper(running.parts[:, None] + starts, z) <= blocks) | _BEFORE_START, axis=1)
-    index = int(fits.argmax()) if fits.any() else len(HORIZONS) - 1
+    index = len(HORIZONS) - 1
+    # Most fit soon, so not all starts have to be looked at.
+    for first in range(0, len(HORIZONS), _STARTS_AT_ONCE):
+        some = slice(first, first + _STARTS_AT_ONCE)
+        upper = _upper(running.parts[:, None] + starts[:, some], z)
+        # What those who run hold before that time is not the newcomer's business.
+        fits = np.logical_and.reduce((upper <= blocks) | _BEFORE_START[some], axis=1)
+        if fits.any():
+            index = first + int(fits.argmax())
+            break
     return index, Demand(starts[:, index])

@@ -14,6 +14,7 @@ magnitude is as likely as the next. Old answers are forgotten exponentially, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -92,12 +93,19 @@ class Curve:
 
     survival: Floats
     """At each of EDGES, linear between them: answers are as likely to end at one length of a bin as at another."""
-    expected: Floats
-    """Expected length if answers were cut at each of EDGES, in tokens."""
 
     def expected_tokens(self, cap_tokens: int) -> float:
         """Expected length of an answer that is cut at its cap."""
-        return float(np.interp(cap_tokens, EDGES, self.expected))
+        return float(np.interp(cap_tokens, EDGES, _expected_at_edges(self)))
+
+
+# Only those who arrive are asked, and most curves are for those who run.
+@lru_cache(maxsize=256)
+def _expected_at_edges(curve: Curve) -> Floats:
+    """Expected length if answers were cut at each of EDGES, in tokens."""
+    survival, expected = curve.survival, np.zeros(len(EDGES))
+    np.add.accumulate((survival[:-1] + survival[1:]) / 2 * _WIDTHS, out=expected[1:])
+    return expected
 
 
 class LengthForecast:
@@ -150,16 +158,18 @@ class LengthForecast:
         if counts is not None:
             hazards = counts.hazards(hazards, POOL_WEIGHT)
         # Never 0: whoever has got beyond what is known still has some way to go.
-        survival, expected = np.ones(len(EDGES)), np.zeros(len(EDGES))
-        np.maximum(np.cumprod(1 - np.minimum(hazards, 0.999)), _LOWEST_SURVIVAL, out=survival[1:])
-        np.cumsum((survival[:-1] + survival[1:]) / 2 * _WIDTHS, out=expected[1:])
-        return Curve(survival, expected)
+        survival = np.empty(len(EDGES))
+        survival[0] = 1.0
+        np.multiply.accumulate(1 - np.minimum(hazards, 0.999), out=survival[1:])
+        np.maximum(survival, _LOWEST_SURVIVAL, out=survival)
+        return Curve(survival)
 
     def _forget_curves(self) -> None:
         self._curves.clear()
         self._pooled = None
 
 
+@lru_cache(maxsize=8)
 def _log_uniform(longest: int) -> Floats:
     """Hazard of each bin if the logarithm of the length is uniform between 1 and ``longest``; beyond it all end."""
     begin, end = np.maximum(EDGES[:-1], 1), np.minimum(np.maximum(EDGES[1:], 1), longest)

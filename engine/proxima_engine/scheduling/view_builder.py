@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request, RequestStatus
 
 from proxima_config.hints import RequestClass
@@ -23,6 +24,8 @@ _NOT_READY = {
     RequestStatus.WAITING_FOR_REMOTE_KVS: Reason.REMOTE_KV,
     RequestStatus.WAITING_FOR_STREAMING_REQ: Reason.PAUSED,
 }
+
+_NOTHING = Changes()
 
 
 def cap_tokens(request: Request, max_model_len: int) -> int:
@@ -48,9 +51,13 @@ class ViewBuilder:
         self._step_time = step_time
         self._swap_token_s = swap_token_s
         self._manager = scheduler.kv_cache_manager
-        self._groups = len(scheduler.kv_cache_config.kv_cache_groups)
+        groups = scheduler.kv_cache_config.kv_cache_groups
+        self._groups = len(groups)
+        self._prefixes_are_chains = len(groups) == 1 and type(groups[0].kv_cache_spec) is FullAttentionSpec
         self._waiting: dict[str, WaitingRequest] = {}
         self._not_ready: dict[str, Reason] = {}
+        self._ran: list[Request] = []
+        """Those who ran at the last view, in vLLM's order."""
         self._started_s: dict[str, float] = {}
         self._decoding: set[str] = set()
         self._restart = True
@@ -115,11 +122,14 @@ class ViewBuilder:
             self._not_ready.clear()
             self._started_s.clear()
             self._decoding.clear()
-        running = {request.request_id for request in self._scheduler.running}
+        if not restart and not touched and self._scheduler.running == self._ran:
+            return _NOTHING
+        self._ran = list(self._scheduler.running)
+        running = {request.request_id for request in self._ran}
         stopped = sorted(self._started_s.keys() - running)
         new: list[Request] = []
         if begun := running - self._started_s.keys():
-            new = [request for request in self._scheduler.running if request.request_id in begun]
+            new = [request for request in self._ran if request.request_id in begun]
         for request_id in stopped:
             del self._started_s[request_id]
             self._decoding.discard(request_id)
@@ -239,9 +249,14 @@ class ViewBuilder:
 
     def _exact_blocks(self, request_id: str) -> int:
         request = self._scheduler.requests[request_id]
+        told = self._waiting.get(request_id)
+        first = request.block_hashes[0] if request.block_hashes and self._prefixes_are_chains else None
+        # Without its first block nothing of it is found, and most requests have a prompt of their own.
+        if told is not None and first is not None and self._manager.block_pool.get_cached_block(first, [0]) is None:
+            return told.blocks_at_most
         cached, tokens, _ = self._manager.get_computed_blocks(request)
-        if not tokens and (waiting := self._waiting.get(request_id)) is not None:
-            return waiting.blocks_at_most
+        if not tokens and told is not None:
+            return told.blocks_at_most
         return self._demand(request, cached.blocks, tokens)
 
     def _demand(self, request: Request, cached: tuple[object, ...], cached_tokens: int) -> int:
