@@ -2,7 +2,8 @@
 
 vLLM's own statistics objects drop foreign fields on their way to the frontend, so each engine rank sends a small
 versioned message over a local ZMQ socket of ours: PUSH in the engine, PULL in the gateway, at most one message per
-interval and rank. A lost message costs nothing, the next one carries the whole state.
+interval and rank. A message that could not be sent costs nothing: the next one carries the whole state, and the
+decisions since the last one that was sent.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import zmq.asyncio
 SNAPSHOT_VERSION = 1
 DECISIONS_KEPT = 1000
 """Newest decisions that are kept for those who ask why."""
+REQUESTS_NAMED = 500
+"""Requests that a snapshot names at most of those who run, and of those who wait."""
 _logger = logging.getLogger(__name__)
 
 
@@ -39,6 +42,8 @@ class Phase(StrEnum):
     DECODE = "decode"
     YIELDED = "yielded"
     """It has given up its blocks in the middle of its answer."""
+    SWAPPED = "swapped"
+    """It has, and its KV waits for it in host memory."""
 
 
 class RequestState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -170,20 +175,21 @@ class SnapshotPublisher:
         socket.setsockopt(zmq.LINGER, 100)
         socket.connect(endpoint)
         encoder = msgspec.msgpack.Encoder()
+        unsent: list[Decision] = []
         while not self._stopping.is_set():
             self._wanted.wait()
             self._wanted.clear()
             snapshot = self._latest
             if snapshot is not None:
-                snapshot = msgspec.structs.replace(snapshot, decisions=self._take_decisions())
-                with suppress(zmq.Again):  # nobody listens, or slowly: the next snapshot replaces this one
-                    socket.send(encoder.encode(snapshot), zmq.NOBLOCK)
+                # Others may come meanwhile: they go with the next.
+                unsent += [self._decisions.popleft() for _ in range(len(self._decisions))]
+                del unsent[:-DECISIONS_KEPT]
+                # Nobody listens, or slowly: the next snapshot replaces this one, and takes the decisions along.
+                with suppress(zmq.Again):
+                    socket.send(encoder.encode(msgspec.structs.replace(snapshot, decisions=unsent)), zmq.NOBLOCK)
+                    unsent = []
             self._stopping.wait(self._interval_s)
         context.destroy()
-
-    def _take_decisions(self) -> list[Decision]:
-        # Others may come meanwhile: they go with the next.
-        return [self._decisions.popleft() for _ in range(len(self._decisions))]
 
 
 class SnapshotReceiver:

@@ -7,6 +7,7 @@ import json
 import time
 
 import httpx
+import msgspec
 import pytest
 from fake_gateway import fake_gateway, snapshot
 from request_rows import state
@@ -56,6 +57,35 @@ async def test_the_pool_is_that_of_the_newest_snapshots():
     assert engine["yields_total"] == {"recompute": 2}
 
 
+async def test_host_memory_is_shown_where_there_is_some():
+    async with fake_gateway() as gateway:
+        await gateway.ready()
+        receiver = gateway.runtime.snapshot_receiver
+        receiver.latest = {0: snapshot()}
+        assert (await live(gateway))["swap"] is None
+        host = snapshot(
+            host_blocks_total=400,
+            host_blocks_used=30,
+            swapped_blocks_total={"out": 70, "in": 40},
+            swapped_bytes_total={"out": 7_000_000, "in": 4_000_000},
+            recompute_tokens_avoided_total=1200,
+            swap_failures_total={"no_room": 2, "copy": 0},
+        )
+        receiver.latest = {0: host, 1: msgspec.structs.replace(host, rank=1)}
+        receiver.requests = {0: [state("a", Phase.SWAPPED, "blocks"), state("b", Phase.YIELDED, "blocks")], 1: []}
+        document = await live(gateway)
+    assert document["swap"] == {
+        "requests": 1,
+        "host_blocks_total": 800,
+        "host_blocks_used": 60,
+        "blocks_total": {"out": 140, "in": 80},
+        "bytes_total": {"out": 14_000_000, "in": 8_000_000},
+        "recompute_tokens_avoided_total": 2400,
+        "failures_total": {"no_room": 4, "copy": 0},
+    }
+    assert [(rank["host_blocks_total"], rank["host_blocks_used"]) for rank in document["ranks"]] == [(400, 30)] * 2
+
+
 @pytest.mark.parametrize(
     ("phase", "reason", "start_s"),
     [
@@ -63,6 +93,7 @@ async def test_the_pool_is_that_of_the_newest_snapshots():
         pytest.param(Phase.BLOCKED, "forecast", 4.0, id="blocked"),
         pytest.param(Phase.PREFILL, "", None, id="prefill"),
         pytest.param(Phase.YIELDED, "blocks", None, id="yielded"),
+        pytest.param(Phase.SWAPPED, "blocks", None, id="swapped"),
     ],
 )
 async def test_a_request_is_where_the_scheduler_says(phase, reason, start_s):

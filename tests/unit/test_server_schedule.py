@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fake_gateway import fake_gateway
+from fake_gateway import fake_gateway, snapshot
 from request_rows import decision, state
 
 from proxima_engine.policy.plan import Reason
-from proxima_engine.telemetry import Phase
+from proxima_engine.telemetry import REQUESTS_NAMED, Phase
 from proxima_server.live.explain import MEANING
 from proxima_server.live.trace import chrome_trace
 
@@ -39,7 +39,30 @@ async def test_each_request_is_told_with_its_reason_and_its_start():
     assert [each["time_s"] for each in answer["decisions"]] == [12.0, 13.0]
 
 
-@pytest.mark.parametrize("query", ["decisions=-1", "decisions=1001", "decisions=x", "format=csv"])
+async def test_rows_are_bounded_and_the_others_are_counted():
+    async with fake_gateway() as gateway:
+        receiver = gateway.runtime.snapshot_receiver
+        waiting = [state(f"w{number}", Phase.WAITING, "behind_head") for number in range(REQUESTS_NAMED)]
+        running = [state(f"r{number}", Phase.DECODE) for number in range(300)]
+        # The scheduler names only so many of those who wait; of those who run, one has come since.
+        receiver.latest = {0: snapshot(running=301, waiting={"behind_head": {"default": REQUESTS_NAMED + 25}})}
+        receiver.requests[0] = running + waiting
+
+        async def ask(**query):
+            return (await gateway.client.get("/debug/schedule", params=query)).json()
+
+        usual, all_of_them, counts = await ask(), await ask(requests=10_000), await ask(requests=0)
+    assert (len(usual["waiting"]), usual["waiting_left_out"]) == (200, 325)
+    assert (len(usual["running"]), usual["running_left_out"]) == (200, 100)
+    assert usual["waiting"][0]["id"] == "w0", "those who start first are shown"
+    assert (len(all_of_them["waiting"]), all_of_them["waiting_left_out"]) == (REQUESTS_NAMED, 25)
+    assert (len(all_of_them["running"]), all_of_them["running_left_out"]) == (300, 0)
+    assert (counts["waiting"], counts["waiting_left_out"], counts["running_left_out"]) == ([], 525, 300)
+
+
+@pytest.mark.parametrize(
+    "query", ["decisions=-1", "decisions=1001", "decisions=x", "format=csv", "requests=-1", "requests=10001"]
+)
 async def test_a_wrong_question_is_refused(query):
     async with fake_gateway() as gateway:
         response = await gateway.client.get(f"/debug/schedule?{query}")

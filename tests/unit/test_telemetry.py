@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
+from request_rows import decision
 
 from proxima_engine.telemetry import SchedulerSnapshot, SnapshotPublisher, SnapshotReceiver
 
@@ -88,6 +89,25 @@ async def test_a_publisher_without_a_listener_never_blocks_the_engine(endpoint: 
     for step in range(10_000):
         publisher.offer(snapshot(step))
     publisher.close()
+
+
+async def test_decisions_that_could_not_be_sent_go_with_the_next_snapshot(endpoint: str) -> None:
+    publisher = SnapshotPublisher(endpoint, interval_s=0.001)
+    for number in range(50):
+        publisher.offer(snapshot(number), [decision(float(number))])
+        await asyncio.sleep(0.004)
+    receiver = SnapshotReceiver(endpoint)
+    task = asyncio.create_task(receiver.run())
+    await until(lambda: bool(receiver.latest))
+    while not receiver.decisions or receiver.decisions[-1][1].time_s < 50:
+        publisher.offer(snapshot(50), [decision(50.0)] if not publisher._decisions else [])
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    publisher.close()
+    told = [each.time_s for _, each in receiver.decisions]
+    assert told[:51] == [float(number) for number in range(51)]
 
 
 async def test_messages_of_another_version_are_ignored(endpoint: str, receiver: SnapshotReceiver) -> None:

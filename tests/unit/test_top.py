@@ -67,6 +67,27 @@ async def test_a_screen_of_80_by_24_shows_what_matters():
     assert f"and {40 - len(rows)} more" in text
 
 
+async def test_swaps_have_a_line_where_there_are_any():
+    document = await document_of(40)
+    assert "swapped" not in "\n".join(drawn(document))
+    document["swap"] = {
+        "requests": 3,
+        "host_blocks_total": 4000,
+        "host_blocks_used": 620,
+        "blocks_total": {"out": 900, "in": 700},
+        "bytes_total": {"out": 1_250_000_000, "in": 999},
+        "recompute_tokens_avoided_total": 12_000,
+        "failures_total": {"no_room": 2, "copy": 1},
+    }
+    document["requests"][0] |= {"phase": "swapped", "reason": "blocks"}
+    lines = drawn(document)
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    (line,) = [line for line in lines if "host blocks" in line]
+    assert " ".join(line.split()) == "swapped 3 host blocks 620/4000 out 1.2 GB in 999 B failed 3"
+    assert sum("swapped" in line for line in lines) == 2
+
+
 async def test_all_requests_are_shown_where_there_is_room():
     lines = drawn(await document_of(40), height=None)
     assert sum("decode" in line or "forecast" in line for line in lines) == 40

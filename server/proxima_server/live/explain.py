@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proxima_engine.policy.plan import Reason
-from proxima_engine.telemetry import Decision, RequestState
+from proxima_engine.telemetry import REQUESTS_NAMED, Decision, RequestState
 from proxima_server.gateway import Gateway
 
 MEANING: Mapping[Reason, str] = {
@@ -23,18 +23,39 @@ MEANING: Mapping[Reason, str] = {
 }
 
 
-def explain(gateway: Gateway, decisions: int) -> dict[str, Any]:
-    """All who wait and run, and the newest decisions of all ranks, oldest first."""
+def explain(gateway: Gateway, decisions: int, requests: int) -> dict[str, Any]:
+    """Up to ``requests`` each of those who wait and of those who run, how many more there are, and the newest
+    ``decisions`` of all ranks, oldest first."""
     receiver = gateway.runtime.snapshot_receiver
     now_s = time.time()
     states = [(rank, state) for rank, of_rank in sorted(receiver.requests.items()) for state in of_rank]
+    waiting = [(rank, state) for rank, state in states if state.reason]
+    running = [(rank, state) for rank, state in states if not state.reason]
+    unnamed_waiting, unnamed_running = _unnamed(gateway)
     return {
         "scheduler": gateway.settings.scheduler.kind,
         "policy": gateway.policy_state(),
-        "waiting": [_waiting(rank, state, now_s) for rank, state in states if state.reason],
-        "running": [_running(rank, state, now_s) for rank, state in states if not state.reason],
+        "waiting": [_waiting(rank, state, now_s) for rank, state in waiting[:requests]],
+        "waiting_left_out": max(0, len(waiting) - requests) + unnamed_waiting,
+        "running": [_running(rank, state, now_s) for rank, state in running[:requests]],
+        "running_left_out": max(0, len(running) - requests) + unnamed_running,
         "decisions": [_decision(rank, decision) for rank, decision in newest(gateway, decisions)],
     }
+
+
+def _unnamed(gateway: Gateway) -> tuple[int, int]:
+    """How many wait and run whom the schedulers count, but are too many to name."""
+    receiver = gateway.runtime.snapshot_receiver
+    waiting = running = 0
+    for rank, snapshot in receiver.latest.items():
+        named_waiting = sum(1 for state in receiver.requests.get(rank, ()) if state.reason)
+        named_running = len(receiver.requests.get(rank, ())) - named_waiting
+        # Counts are newer than names: below the limit everybody is named, sooner or later.
+        if named_waiting >= REQUESTS_NAMED:
+            waiting += max(0, sum(sum(classes.values()) for classes in snapshot.waiting.values()) - named_waiting)
+        if named_running >= REQUESTS_NAMED:
+            running += max(0, snapshot.running - named_running)
+    return waiting, running
 
 
 def newest(gateway: Gateway, count: int) -> list[tuple[int, Decision]]:

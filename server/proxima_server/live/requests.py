@@ -11,7 +11,7 @@ from proxima_server.observability.record import RequestRecord
 
 ROWS = 300
 """Rows that a document has at most: the oldest requests."""
-_URGENT = (Phase.YIELDED, Phase.BLOCKED, Phase.WAITING, Phase.DECODE, Phase.PREFILL)
+_URGENT = (Phase.SWAPPED, Phase.YIELDED, Phase.BLOCKED, Phase.WAITING, Phase.DECODE, Phase.PREFILL)
 """The phase of a request with several sequences is the first of these that one of them is in."""
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from proxima_engine.telemetry import SchedulerSnapshot
+from proxima_engine.telemetry import Phase, RequestState, SchedulerSnapshot
 from proxima_server.gateway import Gateway
 from proxima_server.live.latency import RecentLatency
 from proxima_server.live.requests import rows
@@ -42,6 +43,7 @@ class LiveState:
             "gateway": self._gateway_state(),
             "door": self._door(),
             "engine": _engine(snapshots) | {"output_tokens_per_s": self._output_rate(snapshots)},
+            "swap": _swap(snapshots, receiver.requests),
             "ranks": [_rank(snapshot) for _, snapshot in sorted(snapshots.items())],
             "latency": self._latency.report(time.monotonic()),
             "requests": shown,
@@ -107,6 +109,28 @@ def _engine(snapshots: Mapping[int, SchedulerSnapshot]) -> dict[str, Any]:
     }
 
 
+def _swap(
+    snapshots: Mapping[int, SchedulerSnapshot], requests: Mapping[int, Iterable[RequestState]]
+) -> dict[str, Any] | None:
+    """KV of requests that yielded in the host memory of all ranks; None where none is kept."""
+    if not any(snapshot.host_blocks_total for snapshot in snapshots.values()):
+        return None
+    blocks, sizes, failures = Counter[str](), Counter[str](), Counter[str]()
+    for snapshot in snapshots.values():
+        blocks.update(snapshot.swapped_blocks_total)
+        sizes.update(snapshot.swapped_bytes_total)
+        failures.update(snapshot.swap_failures_total)
+    return {
+        "requests": sum(state.phase is Phase.SWAPPED for of_rank in requests.values() for state in of_rank),
+        "host_blocks_total": sum(snapshot.host_blocks_total for snapshot in snapshots.values()),
+        "host_blocks_used": sum(snapshot.host_blocks_used for snapshot in snapshots.values()),
+        "blocks_total": blocks,
+        "bytes_total": sizes,
+        "recompute_tokens_avoided_total": sum(each.recompute_tokens_avoided_total for each in snapshots.values()),
+        "failures_total": failures,
+    }
+
+
 def _rank(snapshot: SchedulerSnapshot) -> dict[str, Any]:
     return {
         "rank": snapshot.rank,
@@ -114,5 +138,7 @@ def _rank(snapshot: SchedulerSnapshot) -> dict[str, Any]:
         "blocks_total": snapshot.blocks_total,
         "blocks_used": snapshot.blocks_used,
         "blocks_peak": snapshot.blocks_peak,
+        "host_blocks_total": snapshot.host_blocks_total,
+        "host_blocks_used": snapshot.host_blocks_used,
         "estimated_start_s": snapshot.estimated_start_s,
     }

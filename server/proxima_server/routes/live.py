@@ -14,6 +14,7 @@ from proxima_server.routes import TheGateway
 
 router = APIRouter(tags=["admin"])
 
+REQUESTS_MOST = 10_000
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -30,13 +31,16 @@ async def live(request: Request, gateway: TheGateway) -> Response:
 async def schedule(
     gateway: TheGateway,
     decisions: Annotated[int, Query(ge=0, le=DECISIONS_KEPT)] = 100,
+    requests: Annotated[int, Query(ge=0, le=REQUESTS_MOST)] = 200,
     format: Annotated[Literal["json", "chrome"], Query()] = "json",  # noqa: A002 - the name clients see
 ) -> dict[str, Any]:
     """Why each request waits and when it is forecast to start, who runs, and the newest decisions of the scheduler.
+
+    Up to `requests` of those who wait and of those who run; `waiting_left_out` and `running_left_out` count the others.
 
     `format=chrome` gives the decisions as a trace for ui.perfetto.dev or chrome://tracing. The native scheduler does
     not say what it decides: all lists are empty.
     """
     if format == "chrome":
         return chrome_trace(newest(gateway, decisions))
-    return explain(gateway, decisions)
+    return explain(gateway, decisions, requests)

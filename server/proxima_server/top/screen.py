@@ -16,21 +16,24 @@ _PHASE_STYLE = {
     "prefill": "cyan",
     "blocked": "yellow",
     "yielded": "magenta",
+    "swapped": "magenta",
     "door": "bright_black",
 }
 _HEAD_LINES = 6
-"""Above the rows of requests, with the table's own heading, besides the bars of the pools."""
+"""Above the rows of requests, with the table's own heading, besides the bars of the pools and the line of swaps."""
 _ID_CHARS = 10
 
 
 def screen(document: Document, height: int | None = None, width: int = 80) -> RenderableType:
     """As many requests as `height` lines have room for; all of them without it."""
     pools = document["ranks"]
-    room = None if height is None else max(1, height - _HEAD_LINES - max(1, len(pools)))
+    swaps = [] if document["swap"] is None else [_swaps(document["swap"])]
+    room = None if height is None else max(1, height - _HEAD_LINES - max(1, len(pools)) - len(swaps))
     return Group(
         _title(document),
         _load(document),
         *([_pool(rank, width) for rank in pools] or [Text("KV      unknown: this scheduler does not tell", "dim")]),
+        *swaps,
         _latency(document),
         _counts(document),
         _requests(document, room),
@@ -87,6 +90,16 @@ def _pool(rank: Document, width: int) -> Text:
     )
 
 
+def _swaps(swap: Document) -> Text:
+    return _figures(
+        ("swapped", swap["requests"]),
+        ("host blocks", f"{swap['host_blocks_used']}/{swap['host_blocks_total']}"),
+        ("out", _size(swap["bytes_total"].get("out", 0))),
+        ("in", _size(swap["bytes_total"].get("in", 0))),
+        ("failed", sum(swap["failures_total"].values())),
+    )
+
+
 def _latency(document: Document) -> Text:
     latency = document["latency"]
     line = Text()
@@ -126,7 +139,7 @@ def _requests(document: Document, room: int | None) -> RenderableType:
 
 def _cells(row: Document) -> list[str | Text]:
     # Why somebody waits says also that it does; that it has yielded is said instead.
-    word = row["phase"] if row["phase"] == "yielded" else row["reason"] or row["phase"]
+    word = row["phase"] if row["phase"] in ("yielded", "swapped") else row["reason"] or row["phase"]
     phase = Text(word, _PHASE_STYLE.get(row["phase"], ""))
     late = row["slack_s"] is not None and row["slack_s"] < 0
     return [
@@ -155,6 +168,12 @@ def _scaled(value: float | None, scale: float) -> str:
         return "-"
     scaled = value * scale
     return f"{scaled:.0f}" if abs(scaled) >= 100 else f"{scaled:.2f}" if abs(scaled) < 10 else f"{scaled:.1f}"
+
+
+def _size(size: float) -> str:
+    power = min(4, (len(str(int(size))) - 1) // 3)
+    scaled = size / 1000**power
+    return f"{scaled:.0f} B" if not power else f"{scaled:.{1 if scaled < 100 else 0}f} {'kMGT'[power - 1]}B"
 
 
 def _span(seconds: float) -> str:

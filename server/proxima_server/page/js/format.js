@@ -16,6 +16,11 @@ export function latency(value) {
   return value < 1 ? `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms` : `${short(value)} s`;
 }
 
+export function bytes(value) {
+  const step = Math.min(4, Math.floor(Math.log10(Math.max(1, value)) / 3));
+  return `${short(value / 1000 ** step)} ${["B", "kB", "MB", "GB", "TB"][step]}`;
+}
+
 // The engine's ids have a word before and a random end after the one that people know.
 export function brief(id) {
   const known = id.replace(/^(\d+_)?[a-z]+-/, "").replace(/-[0-9a-f]{8}$/, "");

@@ -2,7 +2,7 @@
 import { draw as drawCharts } from "./charts.js";
 import { assign } from "./colours.js";
 import { byId, make } from "./dom.js";
-import { count, latency, short } from "./format.js";
+import { bytes, count, latency, short } from "./format.js";
 import { remember } from "./history.js";
 import { draw as drawPools } from "./pool.js";
 import { draw as drawRequests } from "./requests.js";
@@ -17,7 +17,7 @@ export function show(live) {
   drawRequests(live);
 }
 
-function tiles({ engine, door, latency: times }) {
+function tiles({ engine, door, swap, latency: times }) {
   const waiting = sum(engine.waiting);
   const blocked = (engine.waiting.blocks ?? 0) + (engine.waiting.forecast ?? 0);
   return [
@@ -28,8 +28,16 @@ function tiles({ engine, door, latency: times }) {
     { name: "First token", value: latency(times.ttft_s.p50), note: `p95 ${latency(times.ttft_s.p95)}, p99 ${latency(times.ttft_s.p99)}` },
     { name: "Between tokens", value: latency(times.itl_s.p50), note: `p95 ${latency(times.itl_s.p95)}, p99 ${latency(times.itl_s.p99)}` },
     { name: "Yields", value: count(sum(engine.yields_total)), note: `${count(engine.preemptions_total)} preemptions` },
+    ...(swap ? [swapped(swap)] : []),
   ];
 }
+
+const swapped = ({ requests, bytes_total: moved, failures_total: failures }) => ({
+  name: "Swapped",
+  value: count(requests),
+  note: `${bytes(moved.out ?? 0)} out, ${bytes(moved.in ?? 0)} in so far${sum(failures) ? `; ${count(sum(failures))} failed` : ""}`,
+  warn: sum(failures) > 0,
+});
 
 const sum = (counts) => Object.values(counts).reduce((a, b) => a + b, 0);
 

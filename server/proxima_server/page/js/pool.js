@@ -31,7 +31,7 @@ function holders(live, rank) {
 }
 
 function pool(rank, held) {
-  const { blocks_total: total, blocks_used: used, blocks_peak: peak } = rank;
+  const { blocks_total: total, blocks_used: used, blocks_peak: peak, host_blocks_total: host, host_blocks_used: hostUsed } = rank;
   const own = held.reduce((sum, [, blocks]) => sum + blocks, 0);
   const perCell = Math.max(1, Math.ceil(total / MOST_CELLS));
   const text = `Engine ${rank.rank}: ${count(used)} of ${count(total)} KV blocks in use, forecast peak ${count(peak)}`;
@@ -40,7 +40,8 @@ function pool(rank, held) {
     make("span", {}, make("b", {}, count(used)), ` of ${count(total)} in use, `, percent(used, total)),
     make("span", {}, "forecast peak ", make("b", {}, count(peak))),
     make("span", {}, perCell === 1 ? "a square is a block" : `a square is ${count(perCell)} blocks`),
-    make("span", {}, `grey: shared or not yet told, ${count(Math.max(0, used - own))}`));
+    make("span", {}, `grey: shared or not yet told, ${count(Math.max(0, used - own))}`),
+    ...(host ? [make("span", {}, "host memory ", make("b", {}, count(hostUsed)), ` of ${count(host)} blocks, ${percent(hostUsed, host)}`)] : []));
   return { element: make("div", { class: "pool" }, figures, canvas), paint: () => paint(canvas, rank, held, perCell) };
 }
 

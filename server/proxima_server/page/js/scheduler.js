@@ -45,9 +45,10 @@ async function refresh() {
   if (byId("view-scheduler").hidden || document.hidden) return;
   const response = await ask(`decisions=${SHOWN}`).catch(() => null);
   if (!response?.ok) return;
-  const { scheduler, waiting, decisions } = await response.json();
+  const { scheduler, waiting, waiting_left_out: left, decisions } = await response.json();
   const native = scheduler === "native" ? "The native scheduler does not tell. " : "";
   byId("waiting").replaceChildren(waiting.length ? table(WAITING, waiting) : empty(`${native}No request waits in the engine.`));
+  byId("waiting-note").textContent = left ? `the first ${count(waiting.length)}; ${count(left)} more` : "";
   byId("decisions").replaceChildren(decisions.length ? table(DECISIONS, decisions.reverse()) : empty(`${native}Nothing was decided yet.`));
 }
 
