@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from stepping_engine import STEP_S, SteppingEngine, engine_config
 
-from proxima_engine.policy.start_estimate import estimated_starts_s
+from proxima_engine.policy.start_estimate import starts_in_turn_s
+from proxima_engine.swap.setup import transfer_config
 from proxima_engine.telemetry import Phase, RequestState, SnapshotReceiver
 
 BLOCK = 32
@@ -49,6 +50,20 @@ def test_one_who_yielded_says_so():
         engine.step()
     assert yielded[0].reason in ("blocks", "forecast")
     assert yielded[0].output_tokens > 0
+    engine.drain()
+    engine.check_integrity()
+
+
+def test_one_whose_kv_waits_in_host_memory_says_so():
+    config = engine_config()
+    config.kv_transfer_config = transfer_config(config, host_bytes=1 << 20)
+    engine = SteppingEngine(config, blocks=12)
+    for name in "ab":
+        engine.add(name, BLOCK, 300)
+    while not (gave_way := [state for state in told(engine).values() if state.phase is Phase.SWAPPED]):
+        assert not any(state.phase is Phase.YIELDED for state in told(engine).values())
+        engine.step()
+    assert gave_way[0].output_tokens > 0
     engine.drain()
     engine.check_integrity()
 
@@ -93,16 +108,18 @@ def test_estimates_follow_time_and_order():
 
 
 @pytest.mark.parametrize(
-    ("head_start_s", "finished_per_s", "starts"),
+    ("first_s", "work", "work_per_s", "starts"),
     [
-        pytest.param(None, 0.0, [None, None], id="nothing_known"),
-        pytest.param(4.0, 0.0, [4.0, None], id="nobody_has_ended"),
-        pytest.param(4.0, 2.0, [4.0, 4.5], id="forecast_and_rate"),
-        pytest.param(None, 2.0, [0.5, 1.0], id="rate_alone"),
+        pytest.param(None, [8.0, 6.0], 2.0, [None, None], id="nothing_known"),
+        pytest.param(4.0, [8.0, 6.0], 0.0, [4.0, None], id="nothing_done_yet"),
+        pytest.param(4.0, [8.0, 6.0, 2.0], 2.0, [4.0, 8.0, 11.0], id="work_of_those_before"),
+        pytest.param(4.0, [8.0], 2.0, [4.0], id="alone"),
+        pytest.param(4.0, [], 2.0, [], id="nobody"),
+        pytest.param(None, [], 0.0, [], id="nobody_and_nothing_known"),
     ],
 )
-def test_only_what_is_known_is_estimated(head_start_s, finished_per_s, starts):
-    assert estimated_starts_s(2, head_start_s, finished_per_s) == starts
+def test_only_what_is_known_is_estimated(first_s, work, work_per_s, starts):
+    assert starts_in_turn_s(first_s, work, work_per_s) == starts
 
 
 async def test_the_gateway_sees_requests_and_decisions(tmp_path: Path):

@@ -24,6 +24,7 @@ from proxima_engine.policy.demand import HORIZONS, Demand, reserve
 from proxima_engine.policy.pace import token_budget
 from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import FinishedRequest
+from proxima_engine.policy.start_estimate import expected_start_steps, starts_in_turn_s
 from proxima_engine.policy.urgency import Band
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
 from proxima_engine.policy.yielding import COMPUTED_AGAIN, in_turn, terms_of, victims
@@ -78,6 +79,10 @@ class ProximaPolicy:
         self._terms = COMPUTED_AGAIN
         self._last: Plan | None = None
         """The last plan, while it would come out the same."""
+        self._head: WaitingRequest | None = None
+        """For whom the last plan has a reservation."""
+        self._seen: StepView | None = None
+        """What the last plan was made for."""
 
     @property
     def calibration(self) -> Calibration:
@@ -100,6 +105,7 @@ class ProximaPolicy:
 
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
+        self._seen = view
         self._terms = terms_of(view)
         self._books.take_in(view, self._planned, self._terms)
         self._planned = {}
@@ -119,6 +125,28 @@ class ProximaPolicy:
         self._last = None if again else plan
         return plan
 
+    def expected_starts_s(
+        self, running: Sequence[RunningRequest], waiting: Sequence[WaitingRequest], finished_per_s: float
+    ) -> Sequence[float | None]:
+        seen = self._seen
+        if seen is None:
+            return [None] * len(waiting)
+        first_s = 1 / finished_per_s if finished_per_s > 0 else None
+        if self._head is not None and seen.step_s:
+            first_s = self._head_start_steps(self._head, running, seen) * seen.step_s
+        work = [self._books.peek_block_steps(request, seen) for request in waiting]
+        return starts_in_turn_s(first_s, work, seen.used_blocks / seen.step_s if seen.step_s else 0.0)
+
+    def _head_start_steps(self, head: WaitingRequest, running: Sequence[RunningRequest], seen: StepView) -> float:
+        books = self._books
+        return expected_start_steps(
+            [books.peek_running(request, seen) for request in running],
+            books.peek_waiting(head),
+            self.calibration.z,
+            self._terms.overcommit * books.room_blocks(seen),
+            seen.block_size,
+        )
+
     def _let_time_pass(self, view: StepView) -> bool:
         """Whether the same queue and pool may be judged differently now."""
         turned = self._books.queue.advance(view.now_s + view.step_s)
@@ -131,6 +159,7 @@ class ProximaPolicy:
 
     def _decide(self, view: StepView) -> Plan:
         books = self._books
+        self._head = None
         free_blocks = max(0, view.free_blocks - view.growth_blocks)
         draft = _Draft(books.long_blocks, free_blocks, view.slots, books.running, books.running_demand(view))
         self._show_not_ready(draft)
@@ -276,6 +305,7 @@ class ProximaPolicy:
         return not np.count_nonzero(together.upper(self.calibration.z) > room)
 
     def _reserve(self, head: WaitingRequest, draft: _Draft, view: StepView) -> None:
+        self._head = head
         demand = self._books.demand(head, head.blocks_at_most, view)
         room = self._books.room_blocks(view)
         index, draft.reserved = reserve(draft.demand, demand, self.calibration.z, room)

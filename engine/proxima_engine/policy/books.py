@@ -52,6 +52,8 @@ class Books:
         self._stood_still_since: dict[str, float] = {}
         self._unclaimed_blocks = 0
         """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
+        self._peeked: dict[Group, Curve] = {}
+        """Curves that only those who look have asked for."""
 
     @property
     def running(self) -> int:
@@ -134,6 +136,7 @@ class Books:
         by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
         self._pool.refresh(by_id)
         self._asked.clear()
+        self._peeked.clear()
         own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
         self._unclaimed_blocks = max(0, view.used_blocks - own_now)
         if self.calibration.is_idle:
@@ -187,7 +190,7 @@ class Books:
             return
         self.not_ready.pop(request.request_id, None)
         answer_tokens = self._curve(request).expected_tokens(request.cap_tokens)
-        block_steps = (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
+        block_steps = _block_steps(request, answer_tokens, view)
         start_by_s = request.arrival_s + request.total_s - answer_tokens * view.step_s
         resumes_after_s = 0.0
         if request.output_tokens:
@@ -220,6 +223,39 @@ class Books:
         index = int(np.where(uncertain, upper, -1.0).argmax())
         then = {request_id: float(demand.most[index]) for request_id, demand in demands.items()}
         self.calibration.begin(float(HORIZONS[index]), float(upper[index]), then)
+
+    # -- for those who look: what plans are made of does not change by it ------------------------------------------
+
+    def peek_running(self, request: RunningRequest, view: StepView) -> Holding:
+        """Of one who runs, or was started by the last plan."""
+        runner = self._runners.get(request.request_id)
+        tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
+        shared = 0 if runner is None else runner.shared_blocks
+        blocks = max(request.blocks, math.ceil(tokens / view.block_size)) - shared
+        request_class = RequestClass.DEFAULT if runner is None else runner.request.request_class
+        curve = self._peek(group_of(request.prompt_tokens, request.cap_tokens, request_class))
+        return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
+
+    def peek_waiting(self, request: WaitingRequest) -> Holding:
+        """Of one who waits, if it starts without a cached prefix."""
+        tokens = request.prompt_tokens + request.output_tokens
+        curve = self._peek(_group(request))
+        return Holding(request.blocks_at_most, tokens, request.output_tokens, request.cap_tokens, curve)
+
+    def peek_block_steps(self, request: WaitingRequest, view: StepView) -> float:
+        """What one who waits is expected to take of the pool: blocks times steps for which it holds them."""
+        curve = self._peek(_group(request))
+        return _block_steps(request, curve.expected_tokens(request.cap_tokens), view)
+
+    def _peek(self, group: Group) -> Curve:
+        found = self._peeked.get(group)
+        if found is None:
+            found = self._peeked[group] = self._forecast.peek(group)
+        return found
+
+
+def _block_steps(request: WaitingRequest, answer_tokens: float, view: StepView) -> float:
+    return (request.prompt_tokens + answer_tokens / 2) / view.block_size * answer_tokens
 
 
 def _group(request: WaitingRequest | FinishedRequest) -> Group:

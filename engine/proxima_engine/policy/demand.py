@@ -133,7 +133,7 @@ def _survival_at(curve: Curve, tokens: int) -> float:
     return float(np.interp(tokens, EDGES, curve.survival))
 
 
-def _held(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: float) -> Floats:
+def held_blocks(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: float) -> Floats:
     held: Floats = blocks + np.ceil((tokens + steps) / block_size) - np.ceil(tokens / block_size)
     return held
 
@@ -152,23 +152,23 @@ def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     survival = np.stack([each.curve.survival for each in holdings])
     # Looked up at once: now, at each horizon and at the cap.
     lengths = np.concatenate((generated, generated + HORIZONS, cap), axis=1)
-    surviving = _at(survival, lengths)
+    surviving = survival_at(survival, lengths)
     now = surviving[:, :1]
     remaining = cap - generated
     may_run = remaining > HORIZONS
     alive = may_run * np.minimum(surviving[:, 1:-1] / now, 1.0)
-    most = may_run * _held(blocks, tokens, HORIZONS, block_size)
+    most = may_run * held_blocks(blocks, tokens, HORIZONS, block_size)
     mean = alive * most
     last = may_run.sum(axis=1) - 1
     going = np.flatnonzero(last >= 0)
     last = last[going]
-    most[going, last] = _held(blocks, tokens, remaining, block_size)[going, 0]
+    most[going, last] = held_blocks(blocks, tokens, remaining, block_size)[going, 0]
     to_the_end = np.minimum(surviving[:, -1:] / now, 1.0)[going, 0]
     mean[going, last] = np.maximum(mean[going, last], to_the_end * most[going, last])
     return [Demand(parts) for parts in np.stack((mean, mean * (most - mean), most), axis=1)]
 
 
-def _at(values: Floats, tokens: Floats) -> Floats:
+def survival_at(values: Floats, tokens: Floats) -> Floats:
     """Each row of values, given at EDGES, at that row's tokens; linear between edges. Both of shape (rows, ...)."""
     above = np.clip(np.searchsorted(EDGES, tokens, side="right"), 1, len(EDGES) - 1)
     below = above - 1

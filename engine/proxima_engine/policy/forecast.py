@@ -150,6 +150,15 @@ class LengthForecast:
             found = self._curves[group] = self._make(group)
         return found
 
+    def peek(self, group: Group) -> Curve:
+        """The same for those who only look: a curve that is made earlier for them knows less, so it is not kept."""
+        found = self._curves.get(group)
+        if found is None:
+            pooled = self._pooled
+            found = self._make(group)
+            self._pooled = pooled
+        return found
+
     def _make(self, group: Group) -> Curve:
         if self._pooled is None:
             self._pooled = self._all.hazards(_log_uniform(self._longest_cap), PRIOR_WEIGHT, self._running)

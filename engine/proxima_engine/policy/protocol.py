@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.plan import Plan
-from proxima_engine.policy.view import StepView
+from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,18 @@ class LearnsFromFinished(Protocol):
 
     def finished(self, request: FinishedRequest) -> None:
         """Called before the next plan after the request ended."""
+        ...
+
+
+@runtime_checkable
+class ExpectsStarts(Protocol):
+    """A policy that can tell when those whom it holds are going to start."""
+
+    def expected_starts_s(
+        self, running: Sequence[RunningRequest], waiting: Sequence[WaitingRequest], finished_per_s: float
+    ) -> Sequence[float | None]:
+        """Seconds until each of the ``waiting`` starts if the ``running`` run now and ``finished_per_s`` requests end.
+        Earlier than `Plan.head_start_s`, which says by when the first fits at the plan's confidence."""
         ...
 
 

@@ -46,7 +46,6 @@ class SchedulerReport:
             endpoint = os.path.expandvars(options.snapshot_endpoint)
             self._publisher = SnapshotPublisher(endpoint, options.snapshot_interval_s)
         self._plan = Plan(order=())
-        self._plan_since_s = 0.0
         self._plan_took_s = 0.0
         self._decisions = DecisionLog(scheduler)
         self._steps = 0
@@ -69,8 +68,6 @@ class SchedulerReport:
         return 1 / rate if rate else 0.0
 
     def planned(self, plan: Plan, took_s: float) -> None:
-        if plan is not self._plan:
-            self._plan_since_s = self._scheduler.proxima_clock()
         self._plan = plan
         self._plan_took_s = took_s
         self._steps += 1
@@ -130,10 +127,7 @@ class SchedulerReport:
 
     def requests(self) -> list[RequestState]:
         """Everybody in this engine, and when those who wait are forecast to start."""
-        head_start_s = self._plan.head_start_s
-        if head_start_s is not None:
-            head_start_s = max(0.0, head_start_s - (self._scheduler.proxima_clock() - self._plan_since_s))
-        return request_states(self._scheduler, self._view, self._plan, head_start_s, self._finished.per_s())
+        return request_states(self._scheduler, self._view, self._plan, self._finished.per_s())
 
     @property
     def _blocks_used(self) -> int:

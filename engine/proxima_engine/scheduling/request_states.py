@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from proxima_engine.policy.plan import Plan, Reason
-from proxima_engine.policy.start_estimate import estimated_starts_s
+from proxima_engine.policy.protocol import ExpectsStarts
+from proxima_engine.policy.start_estimate import starts_in_turn_s
 from proxima_engine.policy.urgency import CLASS_LEVEL
-from proxima_engine.telemetry import Phase, RequestState
+from proxima_engine.telemetry import REQUESTS_NAMED, Phase, RequestState
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -17,24 +18,36 @@ if TYPE_CHECKING:
     from proxima_engine.scheduler import ProximaScheduler
     from proxima_engine.scheduling.view_builder import ViewBuilder
 
-SHOWN = 500
-"""Requests that a snapshot names at most of those who run, and of those who wait."""
 _BLOCKED = (Reason.BLOCKS, Reason.FORECAST)
 
 
 def request_states(
-    scheduler: ProximaScheduler, view: ViewBuilder, plan: Plan, head_start_s: float | None, finished_per_s: float
+    scheduler: ProximaScheduler, view: ViewBuilder, plan: Plan, finished_per_s: float
 ) -> list[RequestState]:
     """Those who run, in vLLM's order, then those who wait, in the order in which they are forecast to start."""
-    states = [_running(scheduler, view, request) for request in islice(scheduler.running, SHOWN)]
-    waiting = list(islice(_in_order(scheduler, view, plan), SHOWN))
-    starts_s = estimated_starts_s(len(waiting), head_start_s, finished_per_s)
+    states = [_running(scheduler, view, request) for request in islice(scheduler.running, REQUESTS_NAMED)]
+    waiting = list(islice(_in_order(scheduler, view, plan), REQUESTS_NAMED))
+    starts_s = _starts_s(scheduler, view, waiting, finished_per_s)
     for request, start_s in zip(waiting, starts_s, strict=True):
         # A step in which somebody yields looks at nobody who waits.
         otherwise = Reason.BLOCKS if request.num_output_tokens else Reason.BEHIND_HEAD
-        states.append(_waiting(view, request, plan.held.get(request.request_id, otherwise), start_s))
-    holding = islice(scheduler.kv_holding_waiting, SHOWN)
-    return states + [_waiting(view, request, Reason.REMOTE_KV, None) for request in holding]
+        state = _waiting(scheduler, view, request, plan.held.get(request.request_id, otherwise), start_s)
+        states.append(state)
+    holding = islice(scheduler.kv_holding_waiting, REQUESTS_NAMED)
+    return states + [_waiting(scheduler, view, request, Reason.REMOTE_KV, None) for request in holding]
+
+
+def _starts_s(
+    scheduler: ProximaScheduler, view: ViewBuilder, waiting: Sequence[Request], finished_per_s: float
+) -> Sequence[float | None]:
+    policy = scheduler.proxima_policy
+    if isinstance(policy, ExpectsStarts) and waiting:
+        return policy.expected_starts_s(
+            view.running_now(), [view.waiting_now(each) for each in waiting], finished_per_s
+        )
+    # In order of arrival one starts when one has ended.
+    first_s = 1 / finished_per_s if finished_per_s > 0 else None
+    return starts_in_turn_s(first_s, [1.0] * len(waiting), finished_per_s)
 
 
 def _in_order(scheduler: ProximaScheduler, view: ViewBuilder, plan: Plan) -> Iterator[Request]:
@@ -56,10 +69,14 @@ def _running(scheduler: ProximaScheduler, view: ViewBuilder, request: Request) -
     )
 
 
-def _waiting(view: ViewBuilder, request: Request, reason: Reason, start_s: float | None) -> RequestState:
+def _waiting(
+    scheduler: ProximaScheduler, view: ViewBuilder, request: Request, reason: Reason, start_s: float | None
+) -> RequestState:
     phase = Phase.BLOCKED if reason in _BLOCKED else Phase.WAITING
     if request.num_output_tokens:
-        phase = Phase.YIELDED
+        swap = scheduler.proxima_swap
+        swapped = swap is not None and swap.ledger.saved_tokens(request.request_id) > 0
+        phase = Phase.SWAPPED if swapped else Phase.YIELDED
     return _state(view, request, phase, reason=str(reason), start_s=start_s)
 
 

@@ -103,6 +103,14 @@ class ViewBuilder:
         told = self._waiting.get(request.request_id)
         return self._as_waiting(request).ttft_s if told is None else told.ttft_s
 
+    def running_now(self) -> list[RunningRequest]:
+        """Those who run now, not as of the last view."""
+        return self._running_in_order()
+
+    def waiting_now(self, request: Request) -> WaitingRequest:
+        """One who waits, also if it has come since the last view."""
+        return self._waiting.get(request.request_id) or self._as_waiting(request)
+
     def deny(self, request_id: str | None) -> None:
         """Note which planned request vLLM had no blocks for in this step, if any."""
         self._denied = request_id
@@ -205,7 +213,8 @@ class ViewBuilder:
                     key=self._queue.key(request),
                     blocks=blocks_for(computed, scheduler.block_size) * self._groups,
                     growth_blocks=growth_blocks(computed, after, scheduler.block_size) * self._groups,
-                    started_s=self._started_s[request.request_id],
+                    # 0 for one who was started since.
+                    started_s=self._started_s.get(request.request_id, 0.0),
                     prompt_tokens=request.num_prompt_tokens,
                     output_tokens=request.num_output_tokens,
                     cap_tokens=cap_tokens(request, scheduler.max_model_len),
