@@ -49,9 +49,10 @@ check: setup-dev ## Lint, types, import rules, fresh locks and generated files
 lock: setup-dev ## Resolve requirements/ again from pyproject.toml
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python scripts/lock.py --torch-index $(TORCH_INDEX)
 
-docs: setup-dev ## Write the generated pages under docs/ and files of the chart
+docs: setup-dev ## Write the generated pages under docs/ and files of the chart, and the site of docs/ in build/site
 	$(BIN)/python scripts/generate_docs.py
 	$(BIN)/python scripts/generate_chart.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

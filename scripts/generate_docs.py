@@ -14,10 +14,17 @@ from pathlib import Path
 from proxima_config.metrics_catalogue import metrics_page
 from proxima_config.reference import configuration_page
 
+# Scripts beside this one: PYTHONSAFEPATH keeps their folder off the path.
+sys.path.append(str(Path(__file__).resolve().parent))
+from compatibility_page import compatibility_page
+from decisions_page import decisions_page
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 # Page below docs/ -> what renders it.
 PAGES: dict[str, Callable[[], str]] = {
+    "compatibility.md": compatibility_page,
     "configuration.md": configuration_page,
+    "decisions/README.md": decisions_page,
     "metrics.md": metrics_page,
 }
 
