@@ -23,8 +23,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 # 31 usable blocks of 32: the load below asks for four times as many. Float32, so that a batch changes no answer.
 POOL = ["--max-model-len", "512", "--num-gpu-blocks-override", "32", "--block-size", "32", "--enforce-eager"]
 POOL += ["--kv-cache-memory-bytes", "100000000", "--dtype", "float32"]
+REQUESTS = 20
 REPEATING = [20, 21, 22, 23, 24] * 20
 JSON = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "properties": {}}}}
+BY_PRIORITY = "--scheduling-policy=priority"
 COMBINATIONS = {
     "whole_prompts_without_prefix_cache": [
         "--no-enable-chunked-prefill",
@@ -37,7 +39,8 @@ COMBINATIONS = {
     ],
     # Not for float32. In bfloat16 who shares a batch changes the last bits, so only lengths are compared.
     "int8_weights": ["--quantization=int8_per_channel_weight_only", "--dtype=bfloat16"],
-    "priorities": ["--scheduling-policy=priority"],
+    # vLLM switches asynchronous scheduling off on CPUs.
+    "priorities_and_async_scheduling": [BY_PRIORITY, "--async-scheduling"],
 }
 
 
@@ -46,22 +49,26 @@ def body(number: int, **fields: Any) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": 40 + number, "temperature": 0, "ignore_eos": True, **fields}
 
 
+def connect(gateway: GatewayProcess) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=300, limits=limits)
+
+
+async def ask(client: httpx.AsyncClient, request: dict[str, Any]) -> tuple[str, int]:
+    path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
+    answer = (await client.post(path, json=request)).json()
+    assert "error" not in answer, answer
+    choice = answer["choices"][0]
+    text = choice["message"]["content"] if "messages" in request else choice["text"]
+    return text, answer["usage"]["completion_tokens"]
+
+
 async def check(gateway: GatewayProcess, bodies: list[dict[str, Any]], *, exact: bool = True) -> list[str]:
     """All at once come to what each says alone (its length, if not `exact`), and leave nothing behind; returns the
     texts."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=300, limits=limits) as client:
-
-        async def ask(request: dict[str, Any]) -> tuple[str, int]:
-            path = "/v1/chat/completions" if "messages" in request else "/v1/completions"
-            answer = (await client.post(path, json=request)).json()
-            assert "error" not in answer, answer
-            choice = answer["choices"][0]
-            text = choice["message"]["content"] if "messages" in request else choice["text"]
-            return text, answer["usage"]["completion_tokens"]
-
-        alone = [await ask(request) for request in bodies]
-        together = await asyncio.gather(*(ask(request) for request in bodies))
+    async with connect(gateway) as client:
+        alone = [await ask(client, request) for request in bodies]
+        together = await asyncio.gather(*(ask(client, request) for request in bodies))
         if exact:
             assert together == alone
         else:
@@ -82,6 +89,20 @@ async def check(gateway: GatewayProcess, bodies: list[dict[str, Any]], *, exact:
         return [text for text, _ in together]
 
 
+@pytest.fixture(scope="module")
+def texts_of_native(tiny_model, tmp_path_factory) -> list[str]:
+    """What vLLM's own scheduler answers to each request alone."""
+    log = tmp_path_factory.mktemp("native") / "log"
+    with GatewayProcess([str(tiny_model), *POOL, "--scheduler=native"], log) as gateway:
+        gateway.wait_ready()
+
+        async def ask_all() -> list[str]:
+            async with connect(gateway) as client:
+                return [(await ask(client, body(number)))[0] for number in range(REQUESTS)]
+
+        return asyncio.run(ask_all())
+
+
 @pytest.fixture
 def gateway(request, tiny_model, tmp_path) -> Iterator[GatewayProcess]:
     with GatewayProcess([str(tiny_model), *POOL, *request.param], tmp_path / "log") as gateway:
@@ -92,11 +113,15 @@ def gateway(request, tiny_model, tmp_path) -> Iterator[GatewayProcess]:
 @pytest.mark.parametrize(
     "gateway", [pytest.param(flags, id=name) for name, flags in COMBINATIONS.items()], indirect=True
 )
-async def test_answers_under_pressure_are_those_of_requests_alone(gateway):
-    bodies = [body(number) for number in range(20)]
+async def test_answers_under_pressure_are_those_of_requests_alone(texts_of_native, gateway):
+    bodies = [body(number) for number in range(REQUESTS)]
+    if BY_PRIORITY in gateway.process.args:
+        bodies = [{**each, "priority": number % 3} for number, each in enumerate(bodies)]
     chat = {"messages": [{"role": "user", "content": "json"}], "max_tokens": 30, "temperature": 0}
     exact = "--dtype=bfloat16" not in gateway.process.args
-    await check(gateway, [*bodies, {**chat, "response_format": JSON}], exact=exact)
+    texts = await check(gateway, [*bodies, {**chat, "response_format": JSON}], exact=exact)
+    if exact:
+        assert texts[:-1] == texts_of_native
 
 
 ADAPTERS = ["--enable-lora", "--max-loras=1", "--max-lora-rank=8"]

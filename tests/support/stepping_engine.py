@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.config import VllmConfig
+from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -174,9 +175,10 @@ class SteppingEngine:
         priority: int = 0,
         answer_tokens: int | None = None,
         hints: dict[str, Any] | None = None,
+        adapter: int = 0,
     ) -> Request:
         """``answer_tokens``: where the model stops by itself; without it the answer goes on to ``max_tokens``.
-        ``hints``: what the door says about it (`proxima_config.hints`)."""
+        ``hints``: what the door says about it (`proxima_config.hints`). ``adapter``: 0 for none."""
         tokens = [len(self._prompts) + 1] * prompt if isinstance(prompt, int) else prompt
         request = Request(
             request_id=request_id,
@@ -188,6 +190,7 @@ class SteppingEngine:
             arrival_time=self.now_s + 1e-6 * len(self._prompts),
             priority=priority,
             block_hasher=self._hasher,
+            lora_request=LoRARequest(f"adapter-{adapter}", adapter, "/nowhere") if adapter else None,
         )
         self._prompts[request_id] = list(tokens)
         if answer_tokens is not None:

@@ -16,7 +16,7 @@ from proxima_engine.policy.admission import (
     ProximaPolicy,
 )
 from proxima_engine.policy.plan import Reason
-from proxima_engine.policy.view import Changes, RunningRequest
+from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
 
 ALL_LATE_S = 6.0
 """A time at which requests that came in the first seconds have missed their target, and none of them is overdue."""
@@ -62,29 +62,17 @@ class TestOneThatDoesNotFit:
         assert plan.backfilled == 0
         assert plan.head_start_s is None
 
-    def test_is_passed_only_by_others_that_are_overdue_once_it_is(self, policy: ProximaPolicy) -> None:
-        queue = (self.head, self.lasting, self.brief)
+    def test_is_passed_only_beside_its_reservation_although_it_is_overdue(self, policy: ProximaPolicy) -> None:
         now_s = self.head.arrival_s + MAX_WAIT_S
-        plan = policy.plan(view(*queue, free=10, busy=self.busy, now_s=now_s))
-        assert plan.order == ()
-        assert plan.held == {"head": Reason.BLOCKS, "lasting": Reason.BEHIND_HEAD}
-        now_s = self.brief.arrival_s + MAX_WAIT_S
-        plan = policy.plan(view(*queue, free=10, busy=self.busy, now_s=now_s))
-        assert plan.order == ("brief",)
-        assert plan.held == {"head": Reason.BLOCKS, "lasting": Reason.FORECAST}
+        lasting, brief = (replace(each, key=(0, now_s, each.request_id)) for each in (self.lasting, self.brief))
+        plan = policy.plan(view(self.head, brief, free=10, busy=self.busy, now_s=now_s))
+        assert (plan.order, plan.held) == (("brief",), {"head": Reason.BLOCKS})
+        plan = policy.plan(view(self.head, lasting, free=10, busy=self.busy, now_s=now_s))
+        assert (plan.order, plan.held["lasting"]) == ((), Reason.FORECAST)
 
     def test_is_passed_by_nobody_after_twice_the_bound(self, policy: ProximaPolicy) -> None:
         now_s = self.head.arrival_s + 2 * MAX_WAIT_S
         plan = policy.plan(view(self.head, self.brief, free=10, busy=self.busy, now_s=now_s))
-        assert plan.order == ()
-        assert plan.held == {"head": Reason.BLOCKS, "brief": Reason.BEHIND_HEAD}
-
-    def test_lets_nobody_pass_from_the_step_on_in_which_it_becomes_overdue(self, policy: ProximaPolicy) -> None:
-        first = view(self.head, free=10, busy=self.busy, now_s=ALL_LATE_S)
-        policy.plan(first)
-        late_s = self.head.arrival_s + MAX_WAIT_S + STEP_S
-        newcomer = replace(self.brief, key=(0, late_s, "brief"))
-        plan = policy.plan(next_step(first, now_s=late_s, changes=Changes(arrived=[newcomer])))
         assert plan.order == ()
         assert plan.held == {"head": Reason.BLOCKS, "brief": Reason.BEHIND_HEAD}
 
@@ -286,6 +274,76 @@ class TestClassLong:
         others = [waiting(f"other-{number}", 1, 5, cap=10) for number in range(9)]
         plan = policy.plan(view(*self.queue, *others, free=100, now_s=ALL_LATE_S))
         assert len(plan.order) == 10
+
+
+class TestAdapters:
+    """Two of them in a batch at most, and one is in use."""
+
+    def seen(self, *queue: WaitingRequest, now_s: float = 0.0) -> StepView:
+        busy = (running("r", 0, 10),)
+        return replace(view(*queue, free=50, busy=busy, now_s=now_s), adapters=frozenset({1}), adapter_slots=2)
+
+    def test_one_whose_adapter_has_no_slot_is_in_nobodys_way(self, policy: ProximaPolicy) -> None:
+        queue = [waiting("second", 0, 3, adapter=2), waiting("third", 0, 20, adapter=3, ttft_s=-1)]
+        plan = policy.plan(self.seen(*queue, waiting("none", 1, 20, ttft_s=-1), waiting("first", 2, 4, adapter=1)))
+        assert set(plan.order) == {"second", "first", "none"}
+        assert plan.held == {"third": Reason.LORA}
+
+    @pytest.mark.parametrize("output", [0, 10], ids=["overdue", "stands-still"])
+    def test_one_that_has_waited_for_too_long_gets_the_next_slot(self, policy: ProximaPolicy, output: int) -> None:
+        waits = waiting("third", 0, 3, adapter=3, output=output)
+        in_use = replace(self.seen(waits), adapters=frozenset({1, 2}))
+        policy.plan(in_use)
+        follows = waiting("second", MAX_WAIT_S, 3, adapter=2)
+        later = next_step(in_use, now_s=MAX_WAIT_S, changes=Changes(arrived=[follows]))
+        assert policy.plan(later).order == ()
+        assert policy.plan(replace(later, adapters=frozenset({1}), changes=Changes(left=["second"]))).order == (
+            "third",
+        )
+
+
+class TestOneOfAHigherPriority:
+    """Smaller is higher, as in vLLM. Those who run have the lower one unless something else is said."""
+
+    busy = (
+        running("low", 0, 20, priority=1, started_s=0, cap=1000),
+        running("lower", 0, 20, priority=2, started_s=0, cap=1000),
+        running("last", 0, 20, priority=1, started_s=1, cap=1000),
+    )
+    high = waiting("high", 1, 10, cap=1000)
+
+    def test_takes_the_slot_of_the_lowest(self, policy: ProximaPolicy) -> None:
+        plan = policy.plan(view(self.high, free=500, slots=0, busy=self.busy))
+        assert (plan.order, [name for name, _ in plan.yields]) == (("high",), ["lower"])
+
+    def test_takes_blocks_of_no_more_than_it_needs(self, policy: ProximaPolicy) -> None:
+        large = replace(self.high, blocks_at_most=25)
+        plan = policy.plan(view(large, free=1, busy=self.busy))
+        assert (plan.order, [name for name, _ in plan.yields]) == (("high",), ["lower", "last"])
+
+    def test_takes_nothing_where_that_is_no_help(self, policy: ProximaPolicy) -> None:
+        mixed = (*self.busy, running("equal", 0, 40, cap=1000))
+        large = replace(self.high, blocks_at_most=62)
+        plan = policy.plan(view(large, free=1, busy=mixed))
+        assert (plan.order, plan.yields, plan.held) == ((), (), {"high": Reason.BLOCKS})
+
+    def test_does_not_wait_for_what_the_others_are_forecast_to_need(self, policy: ProximaPolicy) -> None:
+        plan = policy.plan(view(self.high, free=11, busy=self.busy))
+        assert (plan.order, plan.yields) == (("high",), ())
+
+    @pytest.mark.parametrize("slots", [0, 9])
+    def test_takes_nothing_of_its_equals(self, policy: ProximaPolicy, slots: int) -> None:
+        equals = tuple(replace(each, key=(0, 0, each.request_id)) for each in self.busy)
+        plan = policy.plan(view(self.high, free=9, slots=slots, busy=equals))
+        assert (plan.order, plan.yields) == ((), ())
+        assert plan.held == {"high": Reason.BLOCKS if slots else Reason.SLOTS}
+
+    def test_says_nothing_about_the_forecast_by_that(self, policy: ProximaPolicy) -> None:
+        seen = view(self.high, free=500, slots=0, busy=self.busy)
+        assert policy.plan(seen).yields
+        gone = waiting("lower", 0, 20, output=3, cap=1000, priority=2)
+        policy.plan(next_step(seen, changes=Changes(arrived=[gone], stopped=["lower"], left=["high"])))
+        assert policy.calibration.trials == 0
 
 
 def test_one_that_cannot_end_in_time_lets_pass_those_that_can(policy: ProximaPolicy) -> None:

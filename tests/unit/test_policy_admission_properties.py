@@ -56,7 +56,7 @@ def test_a_plan_never_promises_more_than_there_is(queue, busy, lengths, free, sl
 
 @settings(deadline=None)
 @given(queue=queues(), busy=busy_sets, lengths=known_lengths, free=free_blocks)
-def test_one_that_is_overdue_is_passed_only_by_others_that_are_and_after_twice_the_bound_by_nobody(
+def test_one_that_is_overdue_is_passed_only_beside_its_reservation_and_after_twice_the_bound_by_nobody(
     queue, busy, lengths, free
 ) -> None:
     seen = view(*queue, free=free, busy=busy, now_s=NOW_S)

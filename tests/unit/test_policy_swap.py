@@ -136,6 +136,11 @@ class TestTurns:
         policy.plan(seen)
         assert policy.plan(next_step(seen, now_s=9)).yields == ()
 
+    def test_nobody_takes_the_blocks_of_a_higher_priority(self, policy: ProximaPolicy) -> None:
+        low = replace(yielded("y", 10), key=(1, 0, "y"))
+        later = self.later(policy, [low], STALL_S)
+        assert policy.plan(later).yields == ()
+
     def test_the_first_who_yielded_goes_first(self, policy: ProximaPolicy) -> None:
         queue = yielded("first", 10, arrival_s=1)
         seen = swapping(view(queue, free=1, busy=self.busy, now_s=2, exact={"second": 10}))

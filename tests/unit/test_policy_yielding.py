@@ -21,8 +21,9 @@ def candidate(
     served: int | None = None,
     late: bool = False,
     started_s: float = 0.0,
+    priority: int = 0,
 ) -> Candidate:
-    request = running(name, 0, blocks, growth=growth, output=output, started_s=started_s, cap=10_000)
+    request = running(name, 0, blocks, growth=growth, output=output, started_s=started_s, cap=10_000, priority=priority)
     return Candidate(request, late, output if served is None else served)
 
 
@@ -34,6 +35,11 @@ def order(*candidates: Candidate) -> list[str]:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
+        pytest.param(
+            candidate("low", priority=1, served=1, started_s=0),
+            candidate("high", output=0, late=True, started_s=9),
+            id="lower-priority",
+        ),
         pytest.param(
             candidate("silent", output=0, started_s=0),
             candidate("streams", late=True, started_s=9),
@@ -93,6 +99,7 @@ candidates = st.lists(
         output=st.integers(0, 200),
         late=st.booleans(),
         started_s=st.floats(0, 100),
+        priority=st.integers(0, 1),
     ),
     max_size=12,
     unique_by=lambda each: each.request.request_id,

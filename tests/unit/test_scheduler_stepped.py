@@ -13,6 +13,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping_engine import STEP_S, SteppingEngine, engine_config
+from vllm.v1.request import RequestStatus
 
 from proxima_config import hints
 from proxima_config.hints import RequestClass
@@ -142,6 +143,78 @@ def test_priorities_are_kept_under_priority_scheduling(start: Start) -> None:
     engine.step()
     assert engine.start_order == ["running", "high"]
     finish(engine)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_a_full_batch_of_lower_priority_holds_nobody_up(start: Start, overlap: bool) -> None:
+    """vllm#45561: vLLM's own scheduler lets the one of a higher priority wait until one of the others has ended."""
+    started_after = {}
+    for kind in ("native", "proxima"):
+        engine = start(200, kind, overlap=overlap, scheduling_policy="priority", max_num_seqs=3)
+        for index in range(4):
+            engine.add(f"low{index}", 32, 40, priority=5)
+        for _ in range(4):
+            engine.step()
+        engine.add("high", 32, 4, priority=-5)
+        asked_s = engine.now_s
+        finish(engine)
+        started_after[kind] = round((engine.started_s["high"] - asked_s) / STEP_S)
+    assert started_after["proxima"] == 0
+    assert started_after["native"] > 30
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_those_who_wait_for_a_grammar_take_no_place_in_the_batch(start: Start, overlap: bool) -> None:
+    """vllm#53130: more of them than a batch may have, ahead of all others."""
+    engine = start(overlap=overlap, max_num_seqs=2)
+    deferred = [engine.add(f"deferred{index}", 32, 5) for index in range(4)]
+    for request in deferred:
+        request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    for index in range(3):
+        engine.add(f"ready{index}", 32, 5)
+    for _ in range(15):
+        engine.step()
+    assert sorted(engine.ended) == ["ready0", "ready1", "ready2"]
+    for request in deferred:
+        request.status = RequestStatus.WAITING
+    finish(engine)
+    assert len(engine.ended) == 7
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"watermark": 0.1},
+        {"max_num_batched_tokens": 64},
+        {"enable_chunked_prefill": False},
+        {"scheduler_reserve_full_isl": False, "max_num_batched_tokens": 64},
+    ],
+    ids=lambda flags: "-".join(flags) or "defaults",
+)
+def test_one_that_takes_the_whole_pool_is_let_in(start: Start, flags: dict[str, Any]) -> None:
+    """vllm#39734, #40946: where the gate asks for more than the pool can give, it waits for ever."""
+    engine = start(blocks=40, **flags)
+    engine.add("small", 32, 20)
+    engine.step()
+    engine.add("whole", 32 * 39, 32)
+    engine.add("small too", 32, 20)
+    finish(engine)
+    assert set(engine.ended.values()) == {"length"}
+
+
+def test_one_whose_adapter_has_no_slot_holds_no_blocks_back(start: Start) -> None:
+    """Beside 9 blocks that one of another adapter holds, either of two fits."""
+    engine = start(blocks=14, enable_lora=True, max_loras=1, max_lora_rank=8)
+    engine.add("runs", 32 * 9, 40, adapter=1)
+    engine.step()
+    engine.add("waits", 32 * 2, 4, adapter=2)
+    engine.add("passes", 32 * 2, 5)
+    engine.step()
+    assert engine.start_order == ["runs", "passes"]
+    assert engine.scheduler._report.snapshot().waiting == {"lora": {"default": 1}}
+    finish(engine)
+    assert engine.start_order[2:] == ["waits"]
 
 
 class TestHints:
@@ -351,18 +424,24 @@ actions = st.lists(
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(actions=actions, failing=st.sets(st.integers(1, 60), max_size=5), chunk=st.sampled_from([64, 2048]))
+@given(
+    actions=actions,
+    failing=st.sets(st.integers(1, 60), max_size=5),
+    chunk=st.sampled_from([64, 2048]),
+    order=st.sampled_from(["fcfs", "priority"]),
+)
 def test_whatever_happens_texts_are_right_and_no_block_is_lost(
-    start: Start, overlap: bool, actions: list[tuple[str, int, int]], failing: set[int], chunk: int
+    start: Start, overlap: bool, actions: list[tuple[str, int, int]], failing: set[int], chunk: int, order: str
 ) -> None:
     """Any sequence of arrivals, aborts and steps, long prefills in chunks, a policy that fails now and then."""
-    engine = start(blocks=30, overlap=overlap, max_num_batched_tokens=chunk, max_num_seqs=12)
+    engine = start(blocks=30, overlap=overlap, max_num_batched_tokens=chunk, max_num_seqs=12, scheduling_policy=order)
     engine.scheduler.proxima_policy = FailingPolicy(failing.__contains__)
     names: list[str] = []
     for action, number, tokens in actions:
         if action == "add" or isinstance(action, RequestClass):
             names.append(f"r{len(names)}")
-            engine.add(names[-1], number, tokens, hints=None if action == "add" else {hints.CLASS: action})
+            told = None if action == "add" else {hints.CLASS: action}
+            engine.add(names[-1], number, tokens, hints=told, priority=number % 3)
         elif action == "abort" and number < len(names):
             engine.abort(names[number])
         elif action == "step":

@@ -3,10 +3,11 @@
 The most urgent goes first (`urgency`). It starts if its blocks are free now *and* the future peak of demand with it
 fits into the pool (`demand`, by lengths from `forecast`, at a confidence kept by `calibration`). The first who may not
 start gets a reservation from the time on at which it is forecast to fit; others may pass it as long as they fit beside
-that reservation too, so that passing does not postpone it (EASY backfilling, Lifka 1995). Once somebody is overdue,
-only others who are overdue pass it. When it has waited for twice the bound nobody does, and those who came later and
-run give their blocks back if that makes it fit: that does not hang on a forecast. When the blocks run out although all
-that was forecast, somebody yields (`yielding`).
+that reservation too, so that passing does not postpone it (EASY backfilling, Lifka 1995). When it has waited for twice
+the age bound nobody passes it, and those who came later and run give their blocks back if that makes it fit: that does
+not hang on a forecast. Where vLLM schedules by priority,
+those of a lower priority give slots and blocks back to one who needs them, and their forecast is not in its way. When
+the blocks run out although all that was forecast, somebody yields (`yielding`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class _Draft:
 
     long_blocks: int
     """Of those of class long who run or were started in this draft."""
+    adapters: set[int]
+    """Of those who run or were started in this draft."""
 
     free_blocks: int
     slots: int
@@ -75,6 +78,8 @@ class ProximaPolicy:
         self._books = Books(max_wait_s)
         self._planned: dict[str, Demand] = {}
         """Demand of those whom the last plan started."""
+        self._gave_back = False
+        """Whether those who yielded in the last plan did so for the sake of others."""
         self._steps_to_refresh = 0
         self._terms = COMPUTED_AGAIN
         self._last: Plan | None = None
@@ -107,8 +112,8 @@ class ProximaPolicy:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
         self._seen = view
         self._terms = terms_of(view)
-        self._books.take_in(view, self._planned, self._terms)
-        self._planned = {}
+        self._books.take_in(view, self._planned, self._terms, by_choice=self._gave_back or self._terms.turn_share > 0)
+        self._planned, self._gave_back = {}, False
         if view.changes.restart:
             self._steps_to_refresh = 0
         if view.missing_blocks:
@@ -161,17 +166,19 @@ class ProximaPolicy:
         books = self._books
         self._head = None
         free_blocks = max(0, view.free_blocks - view.growth_blocks)
-        draft = _Draft(books.long_blocks, free_blocks, view.slots, books.running, books.running_demand(view))
+        running_demand = books.running_demand(view)
+        draft = _Draft(books.long_blocks, set(view.adapters), free_blocks, view.slots, books.running, running_demand)
         self._show_not_ready(draft)
         for band, request in books.queue.in_order():
-            stop = self._closed(band, draft)
+            stop = self._closed(band, request, draft)
             if stop is not None:
                 draft.held[request.request_id] = stop
                 break
             draft.looked_past_head += draft.reserved is not None
-            if band > Band.OVERDUE and self._class_is_full(request, draft, view):
-                # Its class is in its way and nobody else, so it takes no reservation that would hold others back.
-                draft.held[request.request_id] = Reason.CLASS_LIMIT
+            reason = self._kept_out(band, request, draft, view)
+            if reason is not None:
+                # Others' blocks are not in its way, so it takes no reservation that would hold them back.
+                draft.held[request.request_id] = reason
                 continue
             reason = Reason.BLOCKS if request.request_id == view.denied else self._consider(band, request, draft, view)
             if reason is not None:
@@ -179,13 +186,23 @@ class ProximaPolicy:
                 self._hold(band, request, draft, view)
         return self._plan(draft, view)
 
-    @staticmethod
-    def _closed(band: Band, draft: _Draft) -> Reason | None:
-        """Why nobody of this band or a later one is looked at any more in this step."""
-        if draft.slots <= 0:
+    def _closed(self, band: Band, request: WaitingRequest, draft: _Draft) -> Reason | None:
+        """Why this request and those after it are not looked at any more in this step."""
+        if draft.slots <= 0 and not self._books.runs_below(request):
             return Reason.SLOTS
         if band > draft.last_band or draft.looked_past_head == BACKFILLS_PER_STEP:
             return Reason.BEHIND_HEAD
+        return None
+
+    def _kept_out(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
+        """Why one does not start whatever blocks there are."""
+        if request.adapter and request.adapter not in draft.adapters and len(draft.adapters) >= view.adapter_slots:
+            if band is Band.OVERDUE or self._stood_still_for_long(band, request, view):
+                # Otherwise those who keep an adapter in use could follow each other for ever.
+                draft.last_band = band
+            return Reason.LORA
+        if band > Band.OVERDUE and self._class_is_full(request, draft, view):
+            return Reason.CLASS_LIMIT
         return None
 
     def _class_is_full(self, request: WaitingRequest, draft: _Draft, view: StepView) -> bool:
@@ -198,10 +215,8 @@ class ProximaPolicy:
         """What it means for the others that this one does not start."""
         if request.request_id == view.denied:
             return
-        if band is Band.OVERDUE:
-            draft.last_band = band
-            if self._bound_is_up(band, request, view):
-                draft.looked_past_head = BACKFILLS_PER_STEP
+        if self._bound_is_up(band, request, view):
+            draft.looked_past_head = BACKFILLS_PER_STEP
         elif band is Band.RESUMED and self._terms.turn_share:
             draft.last_band = band
         if draft.reserved is None:
@@ -220,18 +235,20 @@ class ProximaPolicy:
         if blocks > draft.free_blocks:
             blocks, exact = self._exact(request, draft, view), True
         bound_is_up = self._bound_is_up(band, request, view)
-        if blocks > draft.free_blocks and not self._make_room(band, request, blocks, draft, view):
-            return Reason.BLOCKS
+        if blocks > draft.free_blocks or draft.slots <= 0:
+            lacks = Reason.BLOCKS if blocks > draft.free_blocks else Reason.SLOTS
+            if not self._make_room(band, request, blocks, draft, view):
+                return lacks
         demand = self._books.demand(request, blocks, view)
         needs_forecast = draft.running > 0 and not bound_is_up and not self._stood_still_for_long(band, request, view)
-        if needs_forecast and not self._peak_fits(demand, draft, view):
+        if needs_forecast and not self._peak_fits(request, demand, draft, view):
             if exact or draft.lookups_left == 0:
                 return Reason.FORECAST
             fewer = self._exact(request, draft, view)
             if fewer == blocks:
                 return Reason.FORECAST
             blocks, demand = fewer, self._books.demand(request, fewer, view)
-            if not self._peak_fits(demand, draft, view):
+            if not self._peak_fits(request, demand, draft, view):
                 return Reason.FORECAST
         draft.order.append(request.request_id)
         draft.free_blocks -= blocks
@@ -239,6 +256,8 @@ class ProximaPolicy:
         draft.slots -= 1
         draft.running += 1
         draft.demand += demand
+        if request.adapter:
+            draft.adapters.add(request.adapter)
         if request.request_class is RequestClass.LONG:
             draft.long_blocks += self._books.own_blocks(request, view)
         self._planned[request.request_id] = demand
@@ -255,13 +274,21 @@ class ProximaPolicy:
         return band is Band.OVERDUE and view.now_s - request.arrival_s >= 2 * self.bound_s(request)
 
     def _make_room(self, band: Band, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
-        """Let others yield to a request whose time has come; if not, or if that is no help, nothing changes."""
+        """Let others yield to a request that is above them or whose time has come; if not, or if that is no help,
+        nothing changes."""
+        if self._books.runs_below(request):
+            below = [each for each in view.running if each.priority > request.priority]
+            below.sort(key=lambda each: (each.priority, each.started_s), reverse=True)
+            if self._give_back(below, blocks, draft):
+                return True
         if self._bound_is_up(band, request, view):
             # Whoever came later and runs has passed it. Last started first.
             passed = [each for each in view.running if each.key > request.key]
             return self._give_back(sorted(passed, key=lambda each: each.started_s, reverse=True), blocks, draft)
         if band is Band.RESUMED and self._its_turn(request, view):
-            return self._give_back(in_turn(self._books.candidates(view.running), self._terms), blocks, draft)
+            # Nobody takes the blocks of one of a higher priority.
+            others = (each for each in view.running if each.priority >= request.priority)
+            return self._give_back(in_turn(self._books.candidates(others), self._terms), blocks, draft)
         return False
 
     def _its_turn(self, request: WaitingRequest, view: StepView) -> bool:
@@ -278,12 +305,12 @@ class ProximaPolicy:
         free = draft.free_blocks
         chosen: list[str] = []
         for candidate in candidates:
-            if free >= blocks:
+            if free >= blocks and draft.slots + len(chosen) > 0:
                 break
             if candidate.request_id not in draft.yields:
                 chosen.append(candidate.request_id)
                 free += candidate.blocks + candidate.growth_blocks
-        if free < blocks:
+        if free < blocks or draft.slots + len(chosen) <= 0:
             return False
         draft.taken_blocks -= free - draft.free_blocks
         draft.free_blocks = free
@@ -297,8 +324,11 @@ class ProximaPolicy:
             return False
         return self._terms.turn_share > 0 or self._books.stood_still_s(request, view.now_s) >= RESUME_S
 
-    def _peak_fits(self, demand: Demand, draft: _Draft, view: StepView) -> bool:
+    def _peak_fits(self, request: WaitingRequest, demand: Demand, draft: _Draft, view: StepView) -> bool:
         together = draft.demand + demand
+        if self._books.runs_below(request):
+            # They yield first.
+            together -= self._books.demand_below(request)
         if draft.reserved is not None:
             together += draft.reserved
         room = self._terms.overcommit * self._books.room_blocks(view)
@@ -312,6 +342,7 @@ class ProximaPolicy:
         draft.head_start_steps = float(HORIZONS[index])
 
     def _plan(self, draft: _Draft, view: StepView) -> Plan:
+        self._gave_back = bool(draft.yields)
         peak = math.ceil(self._books.peak_blocks(draft.demand))
         now = view.used_blocks + view.growth_blocks + draft.taken_blocks
         head_start_s = None

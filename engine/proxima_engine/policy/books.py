@@ -7,6 +7,7 @@ Kept by the changes that each view names; a view that says `restart` makes it fo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -48,6 +49,8 @@ class Books:
         self._pool = PoolForecast()
         self._asked: dict[tuple[str, int], tuple[WaitingRequest, Demand]] = {}
         self._runners: dict[str, _Runner] = {}
+        self._priorities: Counter[int] = Counter()
+        """How many run by priority."""
         self._long_blocks: dict[str, int] = {}
         self._stood_still_since: dict[str, float] = {}
         self._unclaimed_blocks = 0
@@ -61,6 +64,15 @@ class Books:
 
     def running_demand(self, view: StepView) -> Demand:
         return self._pool.now(view.block_size)
+
+    def runs_below(self, request: WaitingRequest) -> bool:
+        """Whether anybody of a lower priority runs."""
+        return any(priority > request.priority for priority in self._priorities)
+
+    def demand_below(self, request: WaitingRequest) -> Demand:
+        """Of those of a lower priority who run."""
+        below = (name for name, runner in self._runners.items() if runner.request.priority > request.priority)
+        return self._pool.part(below)
 
     def peak_blocks(self, demand: Demand) -> float:
         """Highest number of blocks in use with that demand, at the confidence of now."""
@@ -111,8 +123,9 @@ class Books:
             served = request.output_tokens - (runner.request.output_tokens if runner else 0)
             yield Candidate(request, runner is None or runner.is_late, served)
 
-    def take_in(self, view: StepView, planned: Mapping[str, Demand], terms: Terms) -> None:
-        """What has happened since the last plan. ``planned``: demand of those whom that plan started."""
+    def take_in(self, view: StepView, planned: Mapping[str, Demand], terms: Terms, *, by_choice: bool) -> None:
+        """What has happened since the last plan. ``planned``: demand of those whom that plan started; ``by_choice``:
+        who yielded did so for the sake of others, and not because the blocks ran out."""
         changes = view.changes
         if changes.restart:
             self._forget()
@@ -126,7 +139,7 @@ class Books:
             self._enqueue(request, view, terms)
         if not self._runners:
             self._unclaimed_blocks = 0
-        self.calibration.step(self._runners.keys(), yielded, by_choice=terms.turn_share > 0)
+        self.calibration.step(self._runners.keys(), yielded, by_choice=by_choice)
 
     def refresh(self, view: StepView) -> None:
         """Make curves and demand anew, by how far those who run have come."""
@@ -146,6 +159,7 @@ class Books:
         self.queue.clear()
         self.not_ready.clear()
         self._runners.clear()
+        self._priorities.clear()
         self._long_blocks.clear()
         self._asked.clear()
         self._stood_still_since.clear()
@@ -157,7 +171,7 @@ class Books:
             self.not_ready.pop(request_id, None)
             self._stood_still_since.pop(request_id, None)
         for request_id in changes.stopped:
-            self._runners.pop(request_id, None)
+            self._stop(request_id)
             self._long_blocks.pop(request_id, None)
             self._pool.remove(request_id)
         stopped = set(changes.stopped)
@@ -167,8 +181,10 @@ class Books:
         request = started.request
         # It was asked to yield before, or its first token cannot come before this step's end.
         is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
+        self._stop(request.request_id)
         runner = _Runner(request, _group(request), self.own_blocks(request, view), started.shared_blocks, is_late)
         self._runners[request.request_id] = runner
+        self._priorities[request.priority] += 1
         if request.request_class is RequestClass.LONG:
             self._long_blocks[request.request_id] = runner.own_blocks
         demand = planned.get(request.request_id)
@@ -176,6 +192,13 @@ class Books:
             own_blocks = max(0, runner.own_blocks - started.shared_blocks)
             demand = self.demand(request, own_blocks, view)
         self._pool.add(request.request_id, demand)
+
+    def _stop(self, request_id: str) -> None:
+        runner = self._runners.pop(request_id, None)
+        if runner is not None:
+            self._priorities[runner.request.priority] -= 1
+            # Without those that are 0.
+            self._priorities += Counter()
 
     @staticmethod
     def own_blocks(request: WaitingRequest, view: StepView) -> int:

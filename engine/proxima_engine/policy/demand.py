@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -100,6 +100,10 @@ def _upper(parts: Floats, z: float) -> Floats:
 
 
 NO_DEMAND = Demand(np.zeros((3, len(HORIZONS))))
+
+
+def sum_of(demands: Sequence[Demand]) -> Demand:
+    return Demand(np.sum([demand.parts for demand in demands], axis=0)) if demands else NO_DEMAND
 
 
 def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, block_size: float) -> Demand:
@@ -198,7 +202,11 @@ class PoolForecast:
         """Those who run now, and nobody else."""
         self._parts = {request_id: (demand, self._step) for request_id, demand in demands.items()}
         self._steps_made = self._step * len(demands)
-        self.total = Demand(np.sum([demand.parts for demand in demands.values()], axis=0)) if demands else NO_DEMAND
+        self.total = sum_of(list(demands.values()))
+
+    def part(self, request_ids: Iterable[str]) -> Demand:
+        """Demand of some of those who run, as it was made."""
+        return sum_of([self._parts[request_id][0] for request_id in request_ids if request_id in self._parts])
 
     def add(self, request_id: str, demand: Demand) -> None:
         self.remove(request_id)

@@ -33,6 +33,8 @@ class WaitingRequest:
     request_class: RequestClass = RequestClass.DEFAULT
     total_s: float = math.inf
     """Seconds from arrival to its last token that it is promised."""
+    adapter: int = 0
+    """Its LoRA adapter; 0 for none."""
 
     @property
     def priority(self) -> int:
@@ -63,6 +65,10 @@ class RunningRequest:
     """Tokens that it has generated so far."""
     cap_tokens: int
     """Declared upper bound of its output; its true length is not known to any policy."""
+
+    @property
+    def priority(self) -> int:
+        return self.key[0]
 
     @property
     def arrival_s(self) -> float:
@@ -131,6 +137,10 @@ class StepView:
     """What steps have taken."""
     swap_token_s: float | None = None
     """Seconds of the device for each token of who yields, if its KV is moved away and back; None where it is lost."""
+    adapters: frozenset[int] = frozenset()
+    """LoRA adapters of those who run."""
+    adapter_slots: float = math.inf
+    """How many of them a batch may have."""
     denied: str | None = None
     """A waiting request whose allocation vLLM refused in the last step although it was planned."""
 

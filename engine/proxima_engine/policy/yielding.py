@@ -1,6 +1,6 @@
 """Who gives up its blocks when there are not enough for all who run.
 
-The one whose loss costs least:
+The one whose loss costs least, of the lowest priority where vLLM schedules by priority:
 
 1. who has no token yet: nobody sees it stand still;
 2. who has had its minimum service since it started or resumed: to yield again at once would be work for nothing;
@@ -82,8 +82,8 @@ def in_turn(candidates: Iterable[Candidate], terms: Terms) -> Sequence[RunningRe
     return sorted(served, key=lambda request: (request.started_s, request.request_id))
 
 
-def _loss(candidate: Candidate, terms: Terms) -> tuple[bool, bool, bool, float, str]:
+def _loss(candidate: Candidate, terms: Terms) -> tuple[int, bool, bool, bool, float, str]:
     request = candidate.request
     streams = request.output_tokens > 0
     protected = streams and candidate.served_tokens < terms.service_tokens
-    return streams, protected, not candidate.is_late, -request.started_s, request.request_id
+    return -request.priority, streams, protected, not candidate.is_late, -request.started_s, request.request_id

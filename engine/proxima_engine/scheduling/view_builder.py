@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ _NOTHING = Changes()
 def cap_tokens(request: Request, max_model_len: int) -> int:
     """Output tokens that a request may have at most: what it declared, as far as the model's context holds it."""
     return min(int(request.max_tokens), max(0, max_model_len - int(request.num_prompt_tokens)))
+
+
+def _adapter(request: Request) -> int:
+    return int(request.lora_request.lora_int_id) if request.lora_request else 0
 
 
 class ViewBuilder:
@@ -86,6 +91,8 @@ class ViewBuilder:
             changes=changes,
             step_time=self._step_time,
             swap_token_s=self._swap_token_s(),
+            adapters=self._adapters(),
+            adapter_slots=scheduler.lora_config.max_loras if scheduler.lora_config else math.inf,
             denied=self._denied,
         )
 
@@ -171,6 +178,11 @@ class ViewBuilder:
         # Sets have no order of their own; with this one, the same requests give the same plan.
         return sorted(arrived, key=lambda waiting: waiting.key), left
 
+    def _adapters(self) -> frozenset[int]:
+        if not self._scheduler.lora_config:
+            return frozenset()
+        return frozenset(adapter for request in self._scheduler.running if (adapter := _adapter(request)))
+
     def _started(self, request: Request) -> StartedRequest:
         blocks = self._manager.get_blocks(request.request_id).blocks
         shared = sum(block.ref_cnt > 1 for group in blocks for block in group)
@@ -254,6 +266,7 @@ class ViewBuilder:
             not_ready=_NOT_READY.get(request.status),
             request_class=hints.request_class,
             total_s=hints.total_s,
+            adapter=_adapter(request),
         )
 
     def _exact_blocks(self, request_id: str) -> int:
