@@ -67,6 +67,7 @@ FIGURES: Sequence[Figure] = (
     *_latency("tpot_s", "TPOT", "mean", "p50", "p99"),
     *_latency("e2e_s", "E2E", "mean", "p50", "p99"),
     *_latency("stall_s", "longest stall", "p50", "p95", "p99", "max"),
+    Figure("prefill_tokens", "prefill tokens computed", ("server", "prefill_tokens")),
     Figure("preemptions", "preemptions", ("server", "preemptions"), is_rate=False),
 )
 

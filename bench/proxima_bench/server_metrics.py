@@ -17,6 +17,8 @@ Fetch = Callable[[], Awaitable[str | None]]
 
 PREEMPTIONS, KV_USE, RUNNING, DEVICE = "preemptions", "kv_use", "running", "device_utilisation"
 WAITING = "waiting"
+PREFILL = "prefill_tokens"
+"""Prompt tokens that were computed: not those that came from a prefix cache or from host memory."""
 KV_BLOCKS = "kv_blocks"
 """Blocks of the KV pools together."""
 # First name that the server has counts. Engines behind one server are added, or averaged for shares.
@@ -33,6 +35,7 @@ _LINE = re.compile(
     rf"^({'|'.join(name for names in _NAMES.values() for name in names)})(?:\{{.*\}})? (\S+)", re.MULTILINE
 )
 _POOL = re.compile(r'^vllm:cache_config_info\{.*\bnum_gpu_blocks="(\d+)"', re.MULTILINE)
+_PREFILL = re.compile(r'^vllm:prompt_tokens_by_source_total\{.*\bsource="local_compute".*\} (\S+)', re.MULTILINE)
 _INTERVAL_S = 2.0
 """A page with all of vLLM's series costs the server's event loop about 20 ms: an observer must not be felt."""
 
@@ -49,9 +52,9 @@ class ServerMetrics:
         """None when the server showed none of it."""
         if not any(self.samples):
             return None
-        preemptions = self._values(PREEMPTIONS)
         return {
-            PREEMPTIONS: round(preemptions[-1] - preemptions[0]) if preemptions else None,
+            PREEMPTIONS: self._increase(PREEMPTIONS),
+            PREFILL: self._increase(PREFILL),
             KV_BLOCKS: round(blocks[-1]) if (blocks := self._values(KV_BLOCKS)) else None,
             **{figure: self._gauge(figure) for figure in (KV_USE, RUNNING, DEVICE)},
             "series": self._series(),
@@ -62,6 +65,10 @@ class ServerMetrics:
         shown = [figure for figure in (KV_USE, RUNNING, WAITING, DEVICE) if self._values(figure)]
         columns = {figure: [sample.get(figure) for sample in self.samples] for figure in shown}
         return {"time_s": [round(time_s, 3) for time_s in self.times_s], **columns}
+
+    def _increase(self, figure: str) -> int | None:
+        values = self._values(figure)
+        return round(values[-1] - values[0]) if values else None
 
     def _values(self, figure: str) -> list[float]:
         return [sample[figure] for sample in self.samples if figure in sample]
@@ -109,6 +116,9 @@ def parse(text: str) -> dict[str, float]:
         values = next((found[name] for name in names if found[name]), None)
         if values:
             figures[figure] = fmean(values) if figure in _SHARES else sum(values)
+    prefilled = [value for text_value in _PREFILL.findall(text) if (value := _number(text_value)) is not None]
+    if prefilled:
+        figures[PREFILL] = sum(prefilled)
     if pools := _POOL.findall(text):
         figures[KV_BLOCKS] = sum(int(blocks) for blocks in pools)
     return figures

@@ -91,6 +91,7 @@ def _additional_config(settings: ProximaSettings) -> dict[str, Any]:
     options = SchedulerOptions(
         ttft_s=settings.scheduler.ttft_s,
         stall_s=settings.scheduler.stall_s,
+        max_stall_s=settings.scheduler.max_stall_s,
         max_wait_s=settings.scheduler.max_wait_s,
         max_policy_failures=settings.scheduler.max_policy_failures,
         snapshot_endpoint=SNAPSHOT_ENDPOINT,
@@ -173,7 +174,7 @@ def keep_kv_of_those_who_yield(settings: ProximaSettings, vllm_config: VllmConfi
         # In a container the limit counts, not what the host has.
         free_bytes = min(psutil.virtual_memory().available, detect().memory_bytes)
         host_bytes = settings.swap.host_bytes or min(DEFAULT_SWAP_BYTES, free_bytes // 4)
-        vllm_config.kv_transfer_config = transfer_config(vllm_config, host_bytes)
+        vllm_config.kv_transfer_config = transfer_config(vllm_config, host_bytes, prefixes=settings.swap.prefixes)
         logger.info("KV of requests that yield is kept in up to %.1f GiB of host memory", host_bytes / (1 << 30))
 
 

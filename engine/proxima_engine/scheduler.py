@@ -77,6 +77,12 @@ class ProximaScheduler(Scheduler):
         self.proxima_swap = self.connector.scheduler_side if isinstance(self.connector, ProximaSwapConnector) else None
         self._step_clock = StepClock()
         tell_cost = self.proxima_swap.token_s if self.proxima_swap is not None else lambda: None
+        if (
+            self.proxima_swap is not None
+            and self.kv_cache_manager.enable_caching
+            and self.hash_block_size == self.block_size
+        ):
+            self.proxima_swap.keep_prefixes_of(self.kv_cache_manager.block_pool)
         self._view = ViewBuilder(self, self.waiting, options.ttft_s, self._step_clock.step_time, tell_cost)
         self._report = SchedulerReport(self, self._view, self.proxima_guard, options)
         self._step_log = StepLog(Path(options.step_log)) if options.step_log else None
@@ -87,7 +93,7 @@ class ProximaScheduler(Scheduler):
         return SchedulerOptions.from_vllm(self.vllm_config)
 
     def _make_policy(self, options: SchedulerOptions) -> Policy:
-        return ProximaPolicy(options.max_wait_s, options.stall_s)
+        return ProximaPolicy(options.max_wait_s, options.stall_s, options.max_stall_s)
 
     def _make_guard(self, options: SchedulerOptions) -> PolicyGuard:
         guard = PolicyGuard(options.max_policy_failures)
@@ -106,6 +112,8 @@ class ProximaScheduler(Scheduler):
                 self._view.restart()
             self.proxima_plan = plan or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
+        if self.proxima_swap is not None:
+            self.proxima_swap.weigh(self._step_clock.step_time)
         begun_s = self.proxima_clock()
         most_tokens: int = self.max_num_scheduled_tokens
         step_tokens = self._most_tokens(most_tokens)
@@ -118,6 +126,8 @@ class ProximaScheduler(Scheduler):
         self._report.dispatched(output)
         self._view.deny(self._denied(left, output, step_tokens))
         self._step_clock.scheduled(output, begun_s)
+        if self.proxima_swap is not None:
+            self.proxima_swap.weigh(self._step_clock.step_time, output.total_num_scheduled_tokens)
         if self._step_log is not None:
             self._step_log.scheduled(output, started_s)
         self._report.publish_if_due()
@@ -171,6 +181,7 @@ class ProximaScheduler(Scheduler):
         # nothing stays there but what those hold who have not read any.
         good = {block for request_id, blocks in tables.items() if request_id not in readers for block in blocks}
         self.kv_cache_manager.evict_blocks(set(range(self.kv_cache_manager.block_pool.num_gpu_blocks)) - good)
+        swap.forget_evicted()
         for request in [each for each in self.running if each.request_id in readers]:
             self.running.remove(request)
             self._preempt_request(request, time.monotonic(), drop_stale_output=True)

@@ -126,12 +126,16 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     host_blocks_total: int = 0
     """Blocks in host memory for KV of those who yield; 0 without."""
     host_blocks_used: int = 0
+    """Of those who yielded and wait."""
+    host_blocks_kept: int = 0
+    """With text that a later request may begin with."""
     swapped_blocks_total: dict[str, int] = {}
     """direction ("out" | "in") -> blocks."""
     swapped_bytes_total: dict[str, int] = {}
     swap_time_s_total: float = 0.0
     """Seconds for which copies held the worker up."""
     recompute_tokens_avoided_total: int = 0
+    prefix_tokens_restored_total: int = 0
     swap_failures_total: dict[str, int] = {}
     """cause ("no_room" | "copy") -> requests that compute again all the same."""
     plan_time_s_total: float

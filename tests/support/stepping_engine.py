@@ -59,6 +59,8 @@ class PagedMemory:
         self.block_size = block_size
         self.slots: dict[tuple[int, int], int] = {}
         self.tables: dict[str, list[int]] = {}
+        self.adapters: dict[str, int] = {}
+        """LoRA adapters: they give the same text other KV."""
         self._fingerprints: dict[str, list[int]] = {}
 
     def take_tables(self, output: SchedulerOutput) -> None:
@@ -85,7 +87,7 @@ class PagedMemory:
             return False
         text = self._fingerprints.setdefault(request_id, [])
         for token in tokens[len(text) : end]:
-            text.append(hash((text[-1] if text else 0, token)))
+            text.append(hash((text[-1] if text else self.adapters.get(request_id, 0), token)))
         for position in range(start, end):
             self.slots[self._slot(request_id, position)] = text[position]
         for position in range(end):
@@ -192,6 +194,7 @@ class SteppingEngine:
             block_hasher=self._hasher,
             lora_request=LoRARequest(f"adapter-{adapter}", adapter, "/nowhere") if adapter else None,
         )
+        self.memory.adapters[request_id] = adapter
         self._prompts[request_id] = list(tokens)
         if answer_tokens is not None:
             self._answer_tokens[request_id] = answer_tokens
@@ -248,7 +251,7 @@ class SteppingEngine:
     def _run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         swap = output.kv_connector_metadata
         if isinstance(swap, SwapMetadata):
-            self._swap.store(swap.stores)
+            self._swap.store(swap.stores, swap.step)
         self.memory.take_tables(output)
         bad_blocks: set[int] = set()
         if isinstance(swap, SwapMetadata):

@@ -258,6 +258,9 @@ def test_what_the_server_says_about_itself(bench):
             f'vllm:kv_cache_usage_perc{{engine="1"}} {0.0 if page == 0 else 1.0}\n'
             f'vllm:num_requests_running{{engine="0"}} {page}\n'
             'vllm:num_preemptions_total{engine="0"} 7\n'
+            f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_compute"}} {100 + 10 * page}\n'
+            f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_cache_hit"}} {50 * page}\n'
+            f'vllm:prompt_tokens_by_source_total{{engine="1",source="local_compute"}} {page}\n'
             f'vllm:num_preemptions_total{{engine="1"}} {2 * page}\n'
             'vllm:cache_config_info{block_size="32",num_cpu_blocks="None",num_gpu_blocks="192",engine="0"} 1.0\n'
             'vllm:cache_config_info{block_size="32",num_cpu_blocks="None",num_gpu_blocks="100",engine="1"} 1.0\n'
@@ -267,6 +270,7 @@ def test_what_the_server_says_about_itself(bench):
     # Pages: before, at 2 s, at 4 s, and after.
     assert report["server"] == {
         "preemptions": 6,
+        "prefill_tokens": 33,
         "kv_blocks": 292,
         "kv_use": {"mean": 0.75, "max": 0.75},
         "running": {"mean": 1.5, "max": 2.0},

@@ -204,7 +204,7 @@ def test_the_presets_are_what_they_are_called():
     presets = loads.presets()
     assert list(presets) == [
         "article", "throughput", "out-of-the-box", "pressure", "pressure-mixed", "overload", "no-pressure", "long-tail",
-        "shared-prefix",
+        "shared-prefix", "multi-turn",
     ]  # fmt: skip
     article = presets["article"]
     assert (article.requests, article.shape.concurrency, article.temperature) == (200, 50, 0.7)
@@ -215,6 +215,11 @@ def test_the_presets_are_what_they_are_called():
     lengths_seen = {each.turns[0].output_tokens for each in drawn_preset(presets["pressure-mixed"]).measured}
     assert lengths_seen == {64, 512}
     assert presets["overload"].saturation_multiples == (0.8, 1.2, 1.5)
+    # All chats together have twice as many tokens as there is room for, half way through.
+    chats = drawn_preset(presets["multi-turn"]).measured
+    tokens = sum(256 + len(chat.turns) / 2 * (32 + 32) for chat in chats)
+    engine = presets["multi-turn"].engine
+    assert tokens / (engine["num_gpu_blocks_override"] * engine["block_size"]) == pytest.approx(2, abs=0.3)
     # Blind, but for the procedure of the original description, which named its number of tokens, and for servers that
     # have nothing but their own defaults.
     assert {name for name, load in presets.items() if load.lengths != "forced"} == {"article", "out-of-the-box"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from step_views import STEP_S, next_step, running, view, waiting
 
-from proxima_engine.policy.admission import ProximaPolicy
+from proxima_engine.policy.admission import TURN, ProximaPolicy
 from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
@@ -121,12 +121,18 @@ class TestTurns:
         plan = policy.plan(self.later(policy, [yielded("y", 10)], STALL_S - STEP_S))
         assert (plan.yields, plan.order) == ((), ())
 
+    @pytest.mark.parametrize(("wait_s", "order"), [(TURN * 2.0 - STEP_S, ()), (TURN * 2.0, ("y",))])
+    def test_before_the_target_where_stalls_are_bounded_closer(self, wait_s: float, order: tuple[str, ...]) -> None:
+        policy = ProximaPolicy(max_wait_s=75, stall_s=5.0, max_stall_s=2.0)
+        assert policy.plan(self.later(policy, [yielded("y", 10)], wait_s)).order == order
+
     def test_copies_take_no_more_than_their_share_of_the_time(self, policy: ProximaPolicy) -> None:
-        """Three of 320 tokens take 0.0288 s in all, so that it takes 1.44 s until each has had its turn."""
+        """To bring back three of 320 tokens takes 0.0144 s, so that it takes so long until each has had its turn."""
         queue = [yielded(name, 10, arrival_s) for arrival_s, name in enumerate("xyz")]
         token_s = 3e-5
-        assert 3 * 320 * token_s / MOVED.turn_share == pytest.approx(1.44)
-        early = self.later(policy, queue, 1.4, token_s)
+        turn_s = 3 * 320 * token_s / 2 / MOVED.turn_share
+        assert turn_s > STALL_S + STEP_S
+        early = self.later(policy, queue, turn_s - STEP_S / 2, token_s)
         assert policy.plan(early).yields == ()
         assert policy.plan(next_step(early)).yields != ()
 

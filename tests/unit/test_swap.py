@@ -12,11 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stepping_engine import SteppingEngine, engine_config
-from vllm.config import VllmConfig
+from vllm.config import LoRAConfig, VllmConfig
 
 from proxima_config.settings import ProximaSettings
 from proxima_engine.launch import keep_kv_of_those_who_yield
 from proxima_engine.policy.admission import ProximaPolicy
+from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Plan, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
@@ -44,9 +45,17 @@ class Restless:
 
 
 def start(
-    *, overlap: bool = False, blocks: int = 30, host_blocks: int = 60, turns: Iterator[int] | None = None, **flags: Any
+    *,
+    overlap: bool = False,
+    blocks: int = 30,
+    host_blocks: int = 60,
+    turns: Iterator[int] | None = None,
+    lora: bool = False,
+    **flags: Any,
 ) -> SteppingEngine:
     config = engine_config(overlap=overlap, **flags)
+    if lora:
+        config.lora_config = LoRAConfig(max_loras=1)
     config.kv_transfer_config = transfer_config(config, host_blocks * PAGE_BYTES)
     engine = SteppingEngine(config, blocks)
     engine.scheduler.proxima_policy = Restless(turns or itertools.repeat(0))
@@ -183,10 +192,117 @@ def test_under_proximas_own_policy_those_who_do_not_fit_take_turns(overlap: bool
     assert counters.no_room == 0
 
 
+def compute(engine: SteppingEngine, request_id: str, prompt: list[int] | int, tokens: int) -> int:
+    """Tokens that were computed for an answer to the end."""
+    engine.add(request_id, prompt, tokens)
+    computed = 0
+    while engine.scheduler.has_unfinished_requests():
+        computed += engine.step().total_num_scheduled_tokens
+    engine.drain()
+    return computed
+
+
+def crowd_out(engine: SteppingEngine) -> None:
+    """Nothing of what anybody left stays in the prefix cache of the device."""
+    compute(engine, f"big{len(engine.texts)}", 32 * 29, 10)
+
+
+@overlaps
+def test_the_next_turn_of_a_chat_computes_only_what_is_new(overlap: bool) -> None:
+    engine = start(overlap=overlap, host_blocks=120)
+    compute(engine, "turn1", 300, 40)
+    said = engine.expected_text("turn1", 40)
+    crowd_out(engine)
+    # Ten blocks are full: of the last token there is no KV.
+    assert compute(engine, "turn2", [*said, *[5] * 50], 20) <= 340 + 50 + 20 - 10 * 32
+    counters = engine.scheduler.proxima_swap.counters
+    assert (counters.prefix_tokens, counters.tokens_kept) == (320, 0)
+    told = engine.scheduler._report.snapshot()
+    assert (told.prefix_tokens_restored_total, told.host_blocks_used) == (320, 0)
+    assert told.host_blocks_kept > 10
+    finish(engine)
+
+
+def test_what_is_still_on_the_device_is_not_stored_and_what_is_stored_not_again() -> None:
+    engine = start(host_blocks=120)
+    compute(engine, "a", 300, 10)
+    assert engine.scheduler.proxima_swap.counters.blocks_out == 0
+    crowd_out(engine)
+    stored = engine.scheduler.proxima_swap.counters.blocks_out
+    assert stored >= 9
+    compute(engine, "again", engine.expected_text("a", 0), 10)
+    crowd_out(engine)
+    # What was loaded is given up a second time; what is new is what crowded it out before.
+    assert engine.scheduler.proxima_swap.counters.blocks_out - stored < stored + 29
+    assert engine.scheduler.proxima_swap.counters.prefix_tokens == 288
+
+
+def test_requests_that_yield_get_the_room_of_kept_prefixes() -> None:
+    engine = start(host_blocks=12, turns=itertools.chain(itertools.repeat(0, 30), every(10)))
+    compute(engine, "before", 400, 10)
+    crowd_out(engine)
+    assert engine.scheduler.proxima_swap.ledger.pool.blocks_kept == 12
+    two_of_whom_one_yields(engine)
+    finish(engine)
+    counters = engine.scheduler.proxima_swap.counters
+    assert counters.tokens_kept > 0
+    assert counters.no_room == 0
+
+
+def test_a_reset_makes_kept_prefixes_void() -> None:
+    engine = start(host_blocks=120)
+    compute(engine, "a", 300, 10)
+    crowd_out(engine)
+    engine.scheduler.reset_prefix_cache()
+    compute(engine, "again", engine.expected_text("a", 0), 10)
+    assert engine.scheduler.proxima_swap.counters.prefix_tokens == 0
+
+
+def test_no_prefixes_are_kept_where_that_is_switched_off() -> None:
+    config = engine_config()
+    config.kv_transfer_config = transfer_config(config, 120 * PAGE_BYTES, prefixes=False)
+    engine = SteppingEngine(config, 30)
+    compute(engine, "a", 300, 10)
+    crowd_out(engine)
+    assert engine.scheduler.proxima_swap.counters.blocks_out == 0
+
+
+def step_time(token_s: float) -> StepTime:
+    steps = StepTime()
+    for number in range(40):
+        steps.learn(10 + number % 5, 0.01 + token_s * (10 + number % 5))
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("token_s", "asked_for", "stores"),
+    [
+        pytest.param(1e-3, False, True, id="copies_cost_next_to_nothing"),
+        pytest.param(1e-5, False, False, id="nobody_asks_for_them"),
+        pytest.param(1e-5, True, True, id="they_are_asked_for"),
+        pytest.param(1e-6, True, False, id="computing_is_quicker"),
+    ],
+)
+def test_prefixes_are_stored_as_long_as_that_pays(token_s: float, asked_for: bool, stores: bool) -> None:
+    """Copies of a token take 1 us each way."""
+    engine = start(host_blocks=300)
+    swap, clock = engine.scheduler.proxima_swap, engine.scheduler._step_clock
+    clock.step_time, clock.ended = step_time(token_s), lambda *_: None
+    for number in range(4):
+        compute(engine, f"chat{number}", [3 if asked_for else number] * 400, 10)
+        crowd_out(engine)
+        swap.counters.copy_s = (swap.counters.blocks_out + swap.counters.blocks_in) * 32 * 1e-6
+    before = swap.counters.blocks_out
+    compute(engine, "last", [99] * 400, 10)
+    crowd_out(engine)
+    assert (swap.counters.blocks_out - before > 10) is stores
+
+
 schedules = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(1, 500), st.integers(1, 60)),
         st.tuples(st.just("same"), st.integers(1, 500), st.integers(1, 60)),
+        st.tuples(st.just("turn"), st.integers(0, 20), st.integers(1, 60)),
         st.tuples(st.just("abort"), st.integers(0, 20), st.just(0)),
         st.tuples(st.just("step"), st.integers(1, 10), st.just(0)),
     ),
@@ -205,6 +321,7 @@ schedules = st.lists(
     flags=st.fixed_dictionaries(
         {"max_num_batched_tokens": st.sampled_from([64, 2048]), "enable_prefix_caching": st.booleans()}
     ),
+    adapters=st.integers(0, 2),
 )
 def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     overlap: bool,
@@ -213,18 +330,27 @@ def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     fails: list[bool],
     host_blocks: int,
     flags: dict[str, Any],
+    adapters: int,
 ) -> None:
     """vllm#29870, #46014, #43839: whoever yields, resumes or is aborted while copies are on their way, whatever of them
-    fails, under vLLM's own preemptions too, and with prompts that share their blocks."""
+    fails, under vLLM's own preemptions too, with prompts that share their blocks or the text of an earlier answer, and
+    with LoRA adapters of which one runs at a time."""
     yielding = itertools.chain(itertools.islice(itertools.cycle(turns), 300), itertools.repeat(0))
     failing = itertools.chain(itertools.islice(itertools.cycle(fails), 200), itertools.repeat(False))
-    engine = start(overlap=overlap, host_blocks=host_blocks, turns=yielding, max_num_seqs=6, **flags)
+    engine = start(
+        overlap=overlap, host_blocks=host_blocks, turns=yielding, lora=bool(adapters), max_num_seqs=6, **flags
+    )
     engine.copy_fails = lambda: next(failing)
     names: list[str] = []
     for action, number, tokens in schedule:
         if action in ("add", "same"):
             names.append(f"r{len(names)}")
-            engine.add(names[-1], [7] * number if action == "same" else number, tokens)
+            prompt = [7] * number if action == "same" else number
+            engine.add(names[-1], prompt, tokens, adapter=len(names) % (adapters + 1))
+        elif action == "turn" and number < len(names):
+            said = engine.expected_text(names[number], len(engine.delivered.get(names[number], ())))
+            names.append(f"r{len(names)}")
+            engine.add(names[-1], [*said[-800:], 5], tokens, adapter=len(names) % (adapters + 1))
         elif action == "abort" and number < len(names):
             engine.abort(names[number])
         elif action == "step":
@@ -259,8 +385,8 @@ def test_a_worker_that_cannot_copy_makes_nobody_count_on_it() -> None:
 
 def test_what_is_all_on_the_device_is_not_loaded() -> None:
     ledger = SwapLedger(host_blocks=8, block_size=16)
-    ledger.save("a", 20, [3, 4])
-    assert ledger.resume("a", first_token=20, end_token=20, device_blocks=[3, 9, 10]) is None
+    ledger.save("a", 20, [], [3, 4])
+    assert ledger.resume("a", [], first_token=20, end_token=20, device_blocks=[3, 9, 10]) is None
     assert ledger.saved_tokens("a") == 0
 
 

@@ -84,10 +84,23 @@ HOST_BLOCKS_TOTAL = Metric(
     "proxima_host_kv_blocks",
     Kind.GAUGE,
     ("engine",),
-    "KV blocks that host memory has room for, of requests that yield; 0 without swap.enabled.",
+    "KV blocks that host memory has room for; 0 without swap.enabled.",
     "blocks",
 )
-HOST_BLOCKS_USED = Metric("proxima_host_kv_blocks_used", Kind.GAUGE, ("engine",), "Those of them in use.", "blocks")
+HOST_BLOCKS_USED = Metric(
+    "proxima_host_kv_blocks_used",
+    Kind.GAUGE,
+    ("engine",),
+    "Those of them that are held for requests which yielded and wait.",
+    "blocks",
+)
+HOST_BLOCKS_KEPT = Metric(
+    "proxima_host_kv_blocks_kept",
+    Kind.GAUGE,
+    ("engine",),
+    "Those of them that hold text which a later request may begin with.",
+    "blocks",
+)
 SWAPPED_BLOCKS = Metric(
     "proxima_swapped_blocks_total",
     Kind.COUNTER,
@@ -105,7 +118,14 @@ RECOMPUTE_AVOIDED = Metric(
     "proxima_recompute_tokens_avoided_total",
     Kind.COUNTER,
     ("engine",),
-    "Tokens that came back from host memory and were not computed again.",
+    "Tokens of requests that resumed, which came back from host memory and were not computed again.",
+    "tokens",
+)
+PREFIX_RESTORED = Metric(
+    "proxima_prefix_tokens_restored_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Prompt tokens that came back from host memory, because an earlier request had the same beginning.",
     "tokens",
 )
 SWAP_FAILURES = Metric(

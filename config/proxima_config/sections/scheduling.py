@@ -34,6 +34,14 @@ class SchedulerSettings(Section):
         "step computes no more prompt tokens than it can in that time, by measured step times; unbounded where the "
         "answers alone take as long.",
     )
+    max_stall_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=86400,
+        description="With swap.enabled: longest gap in seconds between two tokens of an answer that has given up its "
+        "blocks, as far as capacity allows. In time for it, or for stall_s where that is less, it takes the blocks of "
+        "one that has been served longer; with many who stand still copies must not take more than 2 % of the time.",
+    )
     max_wait_s: float = Field(
         default=75.0,
         ge=0,

@@ -17,6 +17,12 @@ class SwapSettings(Section):
         description="Copy it to host memory and back when the request resumes, instead of computing it again. Needs "
         "scheduler.kind proxima; kv_transfer_config or kv_offloading_size of your own switches it off.",
     )
+    prefixes: Annotated[bool, CliFlag("--swap-prefixes")] = Field(
+        default=True,
+        description="Keep there, too, what the prefix cache gives up, and load it for later requests with the same "
+        "beginning, such as the next turn of a chat. Where room is short requests that yield go first, and it is not "
+        "done where copies take longer than computing. Needs enabled, and prefix caching.",
+    )
     host_bytes: Annotated[int, CliFlag("--swap-host-bytes")] = Field(
         default=0,
         ge=0,

@@ -178,13 +178,13 @@ _ALL = (
         "proxima",
         "Proxima's scheduler as it stands",
         "proxima_engine.policy",
-        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s)),
+        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s, options.max_stall_s)),
     ),
     ArmSpec(
         "proxima-swap",
         "Proxima's scheduler, with KV of those who yield kept in host memory",
         "proxima_engine.policy and proxima_engine.swap",
-        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s)),
+        _planned_by(lambda _, options: ProximaPolicy(options.max_wait_s, options.stall_s, options.max_stall_s)),
         host_blocks=2.0,
     ),
 )

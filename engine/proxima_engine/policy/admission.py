@@ -38,6 +38,9 @@ LONG_SHARE = 0.5
 """Part of the pool that requests of class long may start with, all together, while others wait."""
 REFRESH_STEPS = 16
 """Steps after which curves and demand are made anew."""
+TURN = 0.5
+"""Part of the stall bound after which one who yielded takes its turn: its KV has to be moved, and those who must give
+way first need their minimum service."""
 RESUME_S = 5.0
 """Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks."""
 
@@ -72,9 +75,11 @@ class _Draft:
 class ProximaPolicy:
     """Decides; what it knows stands in its `books`."""
 
-    def __init__(self, max_wait_s: float, stall_s: float = math.inf) -> None:
-        """``stall_s``: longest gap between two tokens of an answer that is promised."""
+    def __init__(self, max_wait_s: float, stall_s: float = math.inf, max_stall_s: float = math.inf) -> None:
+        """``stall_s``: longest gap between two tokens of an answer that is promised; ``max_stall_s``: that of who has
+        yielded, where turns are taken."""
         self._stall_s = stall_s
+        self._turn_s = min(stall_s, TURN * max_stall_s)
         self._books = Books(max_wait_s)
         self._planned: dict[str, Demand] = {}
         """Demand of those whom the last plan started."""
@@ -296,8 +301,9 @@ class ProximaPolicy:
         their share of the time."""
         if not self._terms.turn_share:
             return False
-        copy_s = (view.swap_token_s or 0.0) * (request.prompt_tokens + request.output_tokens)
-        turn_s = max(self._stall_s, self._books.standing * copy_s / self._terms.turn_share)
+        # Most of what yields again is on the host still: the way back is what costs.
+        copy_s = (view.swap_token_s or 0.0) / 2 * (request.prompt_tokens + request.output_tokens)
+        turn_s = max(self._turn_s, self._books.standing * copy_s / self._terms.turn_share)
         return self._books.stood_still_s(request, view.now_s) >= turn_s
 
     @staticmethod

@@ -17,6 +17,8 @@ class SchedulerOptions:
     """Seconds from its arrival to its first token that a request is promised."""
     stall_s: float = 0.2
     """Longest gap in seconds between two tokens of an answer that is promised."""
+    max_stall_s: float = 2.0
+    """Longest gap for who has yielded, where KV is kept."""
     max_wait_s: float = 75.0
     """A request that has waited for this long is passed no more."""
     max_policy_failures: int = 3

@@ -176,12 +176,14 @@ class SchedulerReport:
             return {}
         counters = swap.counters
         return {
-            "host_blocks_total": swap.ledger.blocks_total,
+            "host_blocks_total": swap.ledger.host_blocks,
             "host_blocks_used": swap.ledger.blocks_used,
+            "host_blocks_kept": swap.ledger.pool.blocks_kept,
             "swapped_blocks_total": {"out": counters.blocks_out, "in": counters.blocks_in},
             "swapped_bytes_total": {"out": counters.bytes_out, "in": counters.bytes_in},
             "swap_time_s_total": counters.copy_s,
             "recompute_tokens_avoided_total": counters.tokens_kept,
+            "prefix_tokens_restored_total": counters.prefix_tokens,
             "swap_failures_total": {"no_room": counters.no_room, "copy": counters.failed},
         }
 

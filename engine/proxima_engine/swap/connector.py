@@ -14,9 +14,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     SupportsHMA,
 )
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from proxima_engine.swap.scheduler_side import SwapSchedulerSide
-from proxima_engine.swap.setup import HOST_BYTES, host_blocks
+from proxima_engine.swap.setup import HOST_BYTES, PREFIXES, host_blocks
 from proxima_engine.swap.transfers import SwapMetadata, SwapReport
 from proxima_engine.swap.worker_side import SwapWorkerSide
 
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 
 class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
+    _cache_hit_source = CacheHitSource.HOST
+
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         extra = self._kv_transfer_config.kv_connector_extra_config
@@ -49,7 +52,9 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
                     "the %d bytes of a rank",
                     extra[HOST_BYTES],
                 )
-            self.scheduler_side = SwapSchedulerSide(blocks, vllm_config.cache_config.block_size)
+            self.scheduler_side = SwapSchedulerSide(
+                blocks, vllm_config.cache_config.block_size, prefixes=extra.get(PREFIXES, True)
+            )
         else:
             self._worker = SwapWorkerSide(kv_cache_config.num_blocks, blocks)
 
@@ -107,7 +112,7 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         if isinstance(kv_connector_metadata, SwapMetadata):
-            self._worker_side().store(kv_connector_metadata.stores)
+            self._worker_side().store(kv_connector_metadata.stores, kv_connector_metadata.step)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:  # noqa: ARG002
         metadata = self._get_connector_metadata()

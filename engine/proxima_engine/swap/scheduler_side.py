@@ -5,17 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from proxima_engine.swap.evictions import EvictionWatch
 from proxima_engine.swap.ledger import SwapLedger
 from proxima_engine.swap.transfers import SwapMetadata, SwapReport, Transfer
 
 if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
+    from proxima_engine.policy.pace import StepTime
+
 
 LEAST_ROOM = 0.1
 """Share of host memory below which nobody should count on it."""
+STAKE = 0.01
+"""Part of the time that may go into storing prefixes which nobody has asked for yet."""
+PREFIXES = "(evicted prefixes)"
+"""Stands for the request of a transfer that belongs to none."""
 
 
 @dataclass(slots=True)
@@ -28,20 +36,46 @@ class SwapCounters:
     bytes_in: int = 0
     copy_s: float = 0.0
     tokens_kept: int = 0
-    """Tokens that did not have to be computed again."""
+    """Tokens that did not have to be computed again when a request resumed."""
+    prefix_tokens: int = 0
+    """Tokens of prompts that were not computed, because an earlier request had the same beginning."""
     no_room: int = 0
     """Yields whose KV was dropped, because host memory was full."""
     failed: int = 0
     """Requests of which a copy failed, and which compute again for that."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What was last said to be on the host."""
+
+    request_id: str
+    first_token: int
+    end_token: int
+
+
 class SwapSchedulerSide:
-    def __init__(self, host_blocks: int, block_size: int) -> None:
+    def __init__(self, host_blocks: int, block_size: int, *, prefixes: bool = True) -> None:
         self.ledger = SwapLedger(host_blocks, block_size)
         self._block_size = block_size
         self.counters = SwapCounters()
+        self._wants_prefixes = prefixes and host_blocks > 0
+        self._load_prefixes = self._store_prefixes = True
+        self._computed_tokens = 0
+        self._stored_prefix_tokens = 0
         self._stores: list[Transfer] = []
         self._loads: list[Transfer] = []
+        self._offer: _Offer | None = None
+        self._evictions: EvictionWatch | None = None
+
+    def keep_prefixes_of(self, pool: BlockPool) -> None:
+        """Keep what the prefix cache of the device gives up."""
+        if self._wants_prefixes:
+            self._evictions = EvictionWatch(pool, self._block_size)
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        return self._evictions is not None
 
     @property
     def is_idle(self) -> bool:
@@ -53,12 +87,28 @@ class SwapSchedulerSide:
         0 before anything was. None while the host has next to no room, or where no copy has ever succeeded, so that who
         yields computes again."""
         ledger, counters = self.ledger, self.counters
-        if ledger.blocks_in_reach < LEAST_ROOM * ledger.blocks_total or not ledger.blocks_total:
+        if ledger.blocks_in_reach < LEAST_ROOM * ledger.host_blocks or not ledger.host_blocks:
             return None
         if counters.failed and not counters.bytes_out:
             return None
         copied = (counters.blocks_out + counters.blocks_in) * self._block_size
         return 2 * counters.copy_s / copied if copied else 0.0
+
+    def weigh(self, step_time: StepTime, step_tokens: int) -> None:
+        """Whether prefixes pay. They do where it takes less time to copy the KV of a token to the host and back than to
+        compute it again, and as long as those that are stored are asked for; what is not measured yet is tried.
+        ``step_tokens``: of the step that was scheduled just now."""
+        self._computed_tokens += step_tokens
+        both_ways_s, fitted = self.token_s(), step_time.fit()
+        self._load_prefixes = self._store_prefixes = both_ways_s is not None
+        if both_ways_s is None or fitted is None:
+            return
+        # In tokens that could have been computed in that time.
+        cost = both_ways_s / 2 / fitted[1]
+        self._load_prefixes = 2 * cost < 1
+        gained = self.counters.prefix_tokens * (1 - cost)
+        at_stake = self._stored_prefix_tokens * cost - gained
+        self._store_prefixes = self._load_prefixes and at_stake <= STAKE * self._computed_tokens
 
     def yields(self, request: Request, device_blocks: list[int]) -> bool:
         """Keep the KV of a request that is about to lose its blocks; False if it is lost.
@@ -66,7 +116,7 @@ class SwapSchedulerSide:
         To be called in the step in which the blocks are given to somebody else at the earliest, before its metadata is
         made: the worker copies before it writes anything of that step.
         """
-        if not self.ledger.blocks_total:
+        if not self.ledger.host_blocks:
             # Nothing is kept here, which is no lack of room.
             return False
         request_id = request.request_id
@@ -75,7 +125,7 @@ class SwapSchedulerSide:
         if request.resumable or not tokens:
             # The text of a session may be cut back and go on differently.
             return False
-        copy = self.ledger.save(request_id, tokens, device_blocks)
+        copy = self.ledger.save(request_id, tokens, request.block_hashes, device_blocks)
         if copy is None:
             self.counters.no_room += 1
             return False
@@ -88,34 +138,56 @@ class SwapSchedulerSide:
 
         At least one is left to compute: its result is the next token.
         """
-        return max(0, self._end_token(request) - local_tokens)
+        most: int = request.num_tokens - 1
+        saved = self.ledger.saved_tokens(request.request_id)
+        end = min(saved, most)
+        if not saved and self.keeps_prefixes and self._load_prefixes:
+            beyond = slice(local_tokens // self._block_size, most // self._block_size)
+            end = local_tokens + self.ledger.kept_tokens(request.block_hashes[beyond])
+        self._offer = _Offer(request.request_id, local_tokens, end)
+        return max(0, end - local_tokens)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, external_tokens: int) -> None:
         """vLLM has given a request blocks, and starts it in this step."""
-        end = self._end_token(request)
+        offer, self._offer = self._offer, None
+        first = end = 0
+        if external_tokens and offer is not None and offer.request_id == request.request_id:
+            first, end = offer.first_token, offer.end_token
         device_blocks = blocks.get_block_ids()[0]
-        copy = self.ledger.resume(request.request_id, end - external_tokens, end, device_blocks)
-        if copy is not None:
-            self.counters.blocks_in += len(copy.host_blocks)
+        copy = self.ledger.resume(request.request_id, request.block_hashes, first, end, device_blocks)
+        if copy is None:
+            return
+        self.counters.blocks_in += len(copy.host_blocks)
+        if request.num_preemptions:
             self.counters.tokens_kept += external_tokens
-            self._loads.append(Transfer(request.request_id, copy.device_blocks, copy.host_blocks))
+        else:
+            self.counters.prefix_tokens += external_tokens
+        self._loads.append(Transfer(request.request_id, copy.device_blocks, copy.host_blocks))
 
     def take_metadata(self, output: SchedulerOutput) -> SwapMetadata:
         """What this step copies. Called once for each step."""
-        self._drop_overwritten(output)
-        metadata = SwapMetadata(tuple(self._stores), tuple(self._loads))
+        written = set(output.new_block_ids_to_zero or ())
+        written.update(copy.dst_block_id for copy in output.kv_cache_block_copies or ())
+        self._drop_overwritten(written)
+        self._keep_evicted(written)
+        metadata = SwapMetadata(self.ledger.step, tuple(self._stores), tuple(self._loads))
         self._stores.clear()
         self._loads.clear()
+        self.ledger.step_ends()
         return metadata
 
     def take_report(self, report: SwapReport) -> None:
-        counters = self.counters
+        counters, ledger = self.counters, self.ledger
         counters.bytes_out += report.bytes_out
         counters.bytes_in += report.bytes_in
         counters.copy_s += report.copy_s
         counters.failed += len(report.failed)
         for request_id in report.failed:
-            self.ledger.forget(request_id)
+            ledger.forget(request_id)
+        ledger.distrust(report.bad_host_blocks)
+        if report.loads_failed:
+            # What was computed on blocks that were not filled may have been stored since.
+            ledger.distrust(ledger.filled_after(report.step))
 
     def ended(self, request_id: str) -> None:
         self.ledger.forget(request_id)
@@ -124,19 +196,37 @@ class SwapSchedulerSide:
         """KV of before is void, as when the weights change."""
         self.ledger.forget_all()
         self._stores.clear()
+        self.forget_evicted()
 
-    def _end_token(self, request: Request) -> int:
-        most: int = request.num_tokens - 1
-        return min(self.ledger.saved_tokens(request.request_id), most)
+    def forget_evicted(self) -> None:
+        """What the prefix cache has just given up is not to be trusted."""
+        if self._evictions is not None:
+            self._evictions.take()
 
-    def _drop_overwritten(self, output: SchedulerOutput) -> None:
+    def _keep_evicted(self, written: set[int]) -> None:
+        if self._evictions is None:
+            return
+        device: list[int] = []
+        host: list[int] = []
+        for key, block in self._evictions.take():
+            if not self._store_prefixes or block in written:
+                continue
+            place = self.ledger.keep(key)
+            if place is not None:
+                device.append(block)
+                host.append(place)
+        if host:
+            self.counters.blocks_out += len(host)
+            self._stored_prefix_tokens += len(host) * self._block_size
+            self._stores.append(Transfer(PREFIXES, tuple(device), tuple(host)))
+
+    def _drop_overwritten(self, written: set[int]) -> None:
         """Keep nothing of blocks that vLLM clears or copies over at the start of the step: its newer model runner does
         that before connectors have their turn. No attention layer of the kind that is swapped needs it."""
-        written = set(output.new_block_ids_to_zero or ())
-        written.update(copy.dst_block_id for copy in output.kv_cache_block_copies or ())
         if not written:
             return
         for store in self._stores:
             if not written.isdisjoint(store.device_blocks):
                 self.ledger.forget(store.request_id)
+                self.ledger.distrust(store.host_blocks)
         self._stores = [store for store in self._stores if written.isdisjoint(store.device_blocks)]

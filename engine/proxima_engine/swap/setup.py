@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 CONNECTOR = "ProximaSwapConnector"
 CONNECTOR_MODULE = "proxima_engine.swap.connector"
 HOST_BYTES = "host_bytes"
+PREFIXES = "prefixes"
 
 
 def reason_against(vllm_config: VllmConfig) -> str | None:
@@ -30,8 +31,9 @@ def reason_against(vllm_config: VllmConfig) -> str | None:
     return None
 
 
-def transfer_config(vllm_config: VllmConfig, host_bytes: int) -> KVTransferConfig:
-    """``host_bytes`` are for all ranks on this machine together."""
+def transfer_config(vllm_config: VllmConfig, host_bytes: int, *, prefixes: bool = True) -> KVTransferConfig:
+    """``host_bytes`` are for all ranks on this machine together; ``prefixes``: whether to keep, too, what the prefix
+    cache gives up."""
     parallel = vllm_config.parallel_config
     ranks = parallel.tensor_parallel_size * max(1, parallel.data_parallel_size_local)
     return KVTransferConfig(
@@ -42,7 +44,7 @@ def transfer_config(vllm_config: VllmConfig, host_bytes: int) -> KVTransferConfi
         kv_role="kv_producer",
         # A load that failed costs a recompute, not the request.
         kv_load_failure_policy="recompute",
-        kv_connector_extra_config={HOST_BYTES: host_bytes // ranks},
+        kv_connector_extra_config={HOST_BYTES: host_bytes // ranks, PREFIXES: prefixes},
     )
 
 

@@ -20,6 +20,8 @@ class Transfer:
 class SwapMetadata(KVConnectorMetadata):
     """Of one step. Stores come before anything of the step is written, loads after them and before the forward pass."""
 
+    step: int = 0
+    """Number of the step; later ones have higher numbers."""
     stores: tuple[Transfer, ...] = ()
     loads: tuple[Transfer, ...] = ()
 
@@ -28,8 +30,14 @@ class SwapMetadata(KVConnectorMetadata):
 class SwapReport(KVConnectorWorkerMetadata):
     """What a worker did in one step."""
 
+    step: int = 0
+    """That step, or the last of several."""
     failed: frozenset[str] = frozenset()
     """Requests of which a copy failed, in either direction: nothing of theirs on the host is to be trusted."""
+    bad_host_blocks: frozenset[int] = frozenset()
+    """Blocks of those copies."""
+    loads_failed: bool = False
+    """Whether blocks of the device were not filled. What was computed on them in this step is wrong."""
     bytes_out: int = 0
     bytes_in: int = 0
     copy_s: float = 0.0
@@ -40,7 +48,10 @@ class SwapReport(KVConnectorWorkerMetadata):
         if not isinstance(other, SwapReport):
             raise TypeError(f"a swap report cannot be added to {type(other).__name__}")
         return SwapReport(
+            max(self.step, other.step),
             self.failed | other.failed,
+            self.bad_host_blocks | other.bad_host_blocks,
+            self.loads_failed or other.loads_failed,
             self.bytes_out + other.bytes_out,
             self.bytes_in + other.bytes_in,
             max(self.copy_s, other.copy_s),

@@ -26,7 +26,11 @@ class SwapWorkerSide:
         self._copier: Copier | None = None
         self._bad_host_blocks: set[int] = set()
         """Hold nothing, because a store failed. The scheduler may not know yet."""
+        self._step = 0
         self._failed: set[str] = set()
+        self._failed_host_blocks: set[int] = set()
+        """Since the last report."""
+        self._loads_failed = False
         self._bad_device_blocks: set[int] = set()
         self._blocks_out = self._blocks_in = 0
 
@@ -36,7 +40,8 @@ class SwapWorkerSide:
         except Exception:  # boundary of --swap: whatever goes wrong costs a recompute, and never a worker
             logger.exception("KV of requests that yield cannot be kept on the host; they compute again")
 
-    def store(self, transfers: Sequence[Transfer]) -> None:
+    def store(self, transfers: Sequence[Transfer], step: int) -> None:
+        self._step = step
         for transfer in transfers:
             if not transfer.host_blocks:
                 continue
@@ -45,7 +50,7 @@ class SwapWorkerSide:
                 self._blocks_out += len(transfer.host_blocks)
             else:
                 self._bad_host_blocks.update(transfer.host_blocks)
-                self._failed.add(transfer.request_id)
+                self._fail(transfer)
 
     def load(self, transfers: Sequence[Transfer]) -> None:
         for transfer in transfers:
@@ -53,7 +58,8 @@ class SwapWorkerSide:
                 self._blocks_in += len(transfer.host_blocks)
             else:
                 self._bad_device_blocks.update(transfer.device_blocks)
-                self._failed.add(transfer.request_id)
+                self._loads_failed = True
+                self._fail(transfer)
 
     def take_bad_device_blocks(self) -> set[int]:
         """Blocks that a load of this step should have filled and did not."""
@@ -67,10 +73,24 @@ class SwapWorkerSide:
             size, copy_s = self._copier.bytes_per_block, self._copier.take_seconds()
         if not (self._blocks_out or self._blocks_in or self._failed or copy_s):
             return None
-        report = SwapReport(frozenset(self._failed), self._blocks_out * size, self._blocks_in * size, copy_s)
+        report = SwapReport(
+            self._step,
+            frozenset(self._failed),
+            frozenset(self._failed_host_blocks),
+            self._loads_failed,
+            self._blocks_out * size,
+            self._blocks_in * size,
+            copy_s,
+        )
         self._failed.clear()
+        self._failed_host_blocks.clear()
+        self._loads_failed = False
         self._blocks_out = self._blocks_in = 0
         return report
+
+    def _fail(self, transfer: Transfer) -> None:
+        self._failed.add(transfer.request_id)
+        self._failed_host_blocks.update(transfer.host_blocks)
 
     def _copied(self, transfer: Transfer, *, to_host: bool) -> bool:
         if self._copier is None:

@@ -105,8 +105,10 @@ _PLAIN: Mapping[Metric, str] = {
     catalogue.FORECASTS_EXCEEDED: "forecasts_exceeded_total",
     catalogue.HOST_BLOCKS_TOTAL: "host_blocks_total",
     catalogue.HOST_BLOCKS_USED: "host_blocks_used",
+    catalogue.HOST_BLOCKS_KEPT: "host_blocks_kept",
     catalogue.SWAP_TIME: "swap_time_s_total",
     catalogue.RECOMPUTE_AVOIDED: "recompute_tokens_avoided_total",
+    catalogue.PREFIX_RESTORED: "prefix_tokens_restored_total",
     catalogue.PLAN_TIME: "plan_time_s_total",
     catalogue.POLICY_FAILURES: "policy_failures_total",
 }
