@@ -50,14 +50,6 @@ class CountingRequest(Request):
     def num_output_tokens(self) -> int:
         return self.num_tokens - self.num_prompt_tokens
 
-    def append_answer(self) -> None:
-        """One token that goes on."""
-        self._output_token_ids += ANSWERED
-        self._all_token_ids += ANSWERED
-        tokens = self.num_tokens = self.num_tokens + 1
-        if tokens // self._block_size > len(self.block_hashes):
-            self.update_block_hashes()
-
     def append_output_token_ids(self, token_ids: int | list[int]) -> None:
         new = [token_ids] if isinstance(token_ids, int) else token_ids
         self._output_token_ids += new
@@ -72,9 +64,9 @@ def quick_block_hasher(block_size: int) -> Callable[[Request], list[bytes]]:
     the tokens; and within one process Python's own tells them apart."""
 
     def hashes(request: Request) -> list[bytes]:
-        known = request.block_hashes
-        found, last = [], known[-1] if known else b""
-        tokens = request.all_token_ids
+        known, tokens = request.block_hashes, request.all_token_ids
+        found: list[bytes] = []
+        last: bytes = known[-1] if known else b""
         for begin in range(len(known) * block_size, request.num_tokens - block_size + 1, block_size):
             text = array("q", tokens[begin : begin + block_size]).tobytes()
             last = hash(last + text).to_bytes(8, "little", signed=True)
@@ -168,12 +160,10 @@ class _LabScheduler(Scheduler):
     def _all_go_on(self, step: DecodeStep, result: ModelRunnerOutput) -> bool:
         """Whether all for whom it was still run, have one more token of their answers, and not the last."""
         batch = step.batch
-        return (
-            not step.ends_somebody
-            and result is batch.all_answered
-            # Others may have started behind them since.
-            and self.running[: len(batch.requests)] == batch.requests
-        )
+        if step.ends_somebody or result is not batch.all_answered:
+            return False
+        # Others may have started behind them since.
+        return bool(self.running[: len(batch.requests)] == batch.requests)
 
     def _go_on_together(self, batch: DecodeBatch) -> None:
         overlap, manager = self.scheduler_config.async_scheduling, self.kv_cache_manager
@@ -181,7 +171,7 @@ class _LabScheduler(Scheduler):
         cached, size = group.num_cached_block, group.block_size
         for request in batch.requests:
             request.num_in_flight_tokens -= 1
-            request.append_answer()
+            request.append_output_token_ids(ANSWERED)
             if overlap:
                 ahead = request.num_output_placeholders = request.num_output_placeholders - 1
                 computed = request.num_computed_tokens - ahead

@@ -251,7 +251,6 @@ def _shifts() -> Floats:
 
 
 _SHIFTS = _shifts()
-_STARTS_AT_ONCE = 8
 _BEFORE_START = np.tri(len(HORIZONS), k=-1, dtype=bool)
 """For each start the horizons before it, shape (horizons, horizons)."""
 
@@ -272,14 +271,7 @@ def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple
     one where it never fits.
     """
     starts = _by_start(newcomer)
-    index = len(HORIZONS) - 1
-    # Most fit soon, so not all starts have to be looked at.
-    for first in range(0, len(HORIZONS), _STARTS_AT_ONCE):
-        some = slice(first, first + _STARTS_AT_ONCE)
-        upper = _upper(running.parts[:, None] + starts[:, some], z)
-        # What those who run hold before that time is not the newcomer's business.
-        fits = np.logical_and.reduce((upper <= blocks) | _BEFORE_START[some], axis=1)
-        if fits.any():
-            index = first + int(fits.argmax())
-            break
+    # What those who run hold before that time is not the newcomer's business.
+    fits = np.logical_and.reduce((_upper(running.parts[:, None] + starts, z) <= blocks) | _BEFORE_START, axis=1)
+    index = int(fits.argmax()) if fits.any() else len(HORIZONS) - 1
     return index, Demand(starts[:, index])
