@@ -36,6 +36,7 @@ class CountingRequest(Request):
     use_structured_output = False
     has_encoder_inputs = False
     num_tokens = 0
+    num_prompt_tokens: int
 
     def __init__(self, *, block_size: int, prompt_token_ids: list[int], **fields: Any) -> None:
         self._block_size = block_size
