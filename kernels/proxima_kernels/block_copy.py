@@ -7,7 +7,8 @@ launch replaces one `cudaMemcpyAsync` per block and layer. Launches go to torch'
     layers = BlockLayers(kv_caches)                       # once: addresses go to the device
     copy_blocks(layers, layers, [3, 4], [7, 9])           # copy on write
     copy_blocks(layers, BlockLayers(pinned), ids, slots)  # swap out; the other way round swaps in
-    gather_blocks(layers, ids, staging)                   # staging: (blocks, layers, bytes), uint8
+    staging = Staging(layers, torch.empty(layers.staging_shape(64), dtype=torch.uint8, device="cuda"))   # once, too
+    gather_blocks(layers, ids, staging)                   # row i of staging.buffer: block ids[i] of all layers
     scatter_blocks(staging, layers, ids)
 """
 
@@ -51,6 +52,47 @@ class BlockLayers:
         #: Whether 16 bytes at a time may be moved.
         self.aligned = self.block_bytes % 16 == 0 and all(a % 16 == 0 and s % 16 == 0 for a, s in rows)
 
+    def staging_shape(self, blocks: int) -> tuple[int, int, int]:
+        """(blocks, layers, bytes a block): what a buffer for `blocks` blocks of all layers looks like."""
+        return blocks, len(self.layers), self.block_bytes
+
+
+def dense_parts(layer: torch.Tensor) -> list[torch.Tensor]:
+    """Views in each of which the bytes of a block lie together, which `BlockLayers` wants.
+
+    The layer itself, but where something is counted outside of the blocks, as heads are in vLLM's LHBNC: then one view
+    for each of these.
+    """
+    parts = [layer]
+    while parts[0].dim() > 2 and not _is_dense(parts[0]):
+        outermost = max(range(1, parts[0].dim()), key=parts[0].stride)
+        parts = [view for part in parts for view in part.unbind(outermost)]
+    return parts
+
+
+class Staging:
+    """A buffer in which the bytes of a block lie together over all layers, for one large transfer.
+
+    Made once, like `BlockLayers`: its table of addresses goes to the device and waits for what is queued there.
+
+    Raises:
+        ValueError, TypeError: naming the argument.
+    """
+
+    def __init__(self, layers: BlockLayers, buffer: torch.Tensor) -> None:
+        check_dtype("buffer", buffer, [torch.uint8])
+        check_shape("buffer", buffer, ["blocks", *layers.staging_shape(0)[1:]])
+        check_dense("buffer", buffer)
+        self.buffer = buffer
+        self.layers = BlockLayers([buffer[:, index] for index in range(buffer.shape[1])], layers.device)
+        self._rows = torch.arange(len(buffer), dtype=torch.int64, device=layers.device)
+
+    def first_rows(self, blocks: Blocks) -> torch.Tensor:
+        """Where `blocks` lie: as many rows. ValueError if there are fewer."""
+        if len(blocks) > len(self._rows):
+            raise ValueError(f"blocks has {len(blocks)} entries: must be at most the {len(self._rows)} of staging")
+        return self._rows[: len(blocks)]
+
 
 def copy_blocks(source: BlockLayers, target: BlockLayers, source_blocks: Blocks, target_blocks: Blocks) -> None:
     """Copy block `source_blocks[i]` of every source layer to block `target_blocks[i]` of the same target layer.
@@ -85,32 +127,20 @@ def copy_blocks(source: BlockLayers, target: BlockLayers, source_blocks: Blocks,
     )
 
 
-def gather_blocks(layers: BlockLayers, blocks: Blocks, staging: torch.Tensor) -> None:
-    """Collect blocks into `staging`: uint8 of shape (blocks, layers, bytes a block), on the device or pinned.
+def gather_blocks(layers: BlockLayers, blocks: Blocks, staging: Staging) -> None:
+    """Collect blocks of all layers into the first rows of `staging`; a negative number leaves its row as it is.
 
     Raises:
         ValueError, TypeError: naming the argument.
     """
-    copy_blocks(layers, _staged(layers, blocks, staging), blocks, _in_order(layers, blocks))
+    copy_blocks(layers, staging.layers, blocks, staging.first_rows(blocks))
 
 
-def scatter_blocks(staging: torch.Tensor, layers: BlockLayers, blocks: Blocks) -> None:
+def scatter_blocks(staging: Staging, layers: BlockLayers, blocks: Blocks) -> None:
     """The way back of `gather_blocks`."""
-    copy_blocks(_staged(layers, blocks, staging), layers, _in_order(layers, blocks), blocks)
-
-
-def _in_order(layers: BlockLayers, blocks: Blocks) -> Blocks:
-    if isinstance(blocks, torch.Tensor):
-        return torch.arange(len(blocks), dtype=torch.int64, device=layers.device)
-    return range(len(blocks))
-
-
-def _staged(layers: BlockLayers, blocks: Blocks, staging: torch.Tensor) -> BlockLayers:
-    check_dtype("staging", staging, [torch.uint8])
-    check_shape("staging", staging, [len(blocks), len(layers.layers), layers.block_bytes])
-    check_dense("staging", staging)
-    _check_reachable("staging", staging)
-    return BlockLayers([staging[:, index] for index in range(len(layers.layers))], layers.device)
+    if isinstance(blocks, Sequence):
+        _check_pairs(range(len(blocks)), blocks, same=False)
+    copy_blocks(staging.layers, layers, staging.first_rows(blocks), blocks)
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device:
@@ -126,12 +156,15 @@ def _check_layer(name: str, layer: torch.Tensor, num_blocks: int, block_bytes: i
         raise ValueError(f"{name} has shape {tuple(layer.shape)}: dimension 0 must be {num_blocks} blocks")
     if _bytes_of_a_block(layer) != block_bytes:
         raise ValueError(f"{name} has {_bytes_of_a_block(layer)} bytes a block: must be {block_bytes}, as in layers[0]")
-    expected = 1
-    for dimension in sorted(range(1, layer.dim()), key=layer.stride):
-        if layer.shape[dimension] != 1 and layer.stride(dimension) != expected:
-            raise ValueError(f"{name} has strides {layer.stride()}: the elements of a block must lie together")
-        expected *= layer.shape[dimension]
+    if not _is_dense(layer):
+        raise ValueError(f"{name} has strides {layer.stride()}: the elements of a block must lie together")
     _check_reachable(name, layer)
+
+
+def _is_dense(layer: torch.Tensor) -> bool:
+    """Whether a block has its elements side by side, in any order. No two of them share memory."""
+    reach = 1 + sum((size - 1) * step for size, step in zip(layer.shape[1:], layer.stride()[1:], strict=True))
+    return bool(reach == layer[0].numel())
 
 
 def _check_reachable(name: str, tensor: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxima_kernels.block_copy import BlockLayers, copy_blocks, gather_blocks, scatter_blocks
+from proxima_kernels.block_copy import BlockLayers, Staging, copy_blocks, dense_parts, gather_blocks, scatter_blocks
 from proxima_kernels.block_copy_reference import (
     copy_blocks_reference,
     gather_blocks_reference,
@@ -101,11 +101,26 @@ def test_gather_and_scatter(as_tensor):
     table = BlockLayers(layers)
     blocks = [7, -1, 2]
     given_blocks = torch.tensor(blocks, device=DEVICE) if as_tensor else blocks
-    staging, expected = (torch.full((3, 3, table.block_bytes), 5, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+    # One row more than there are blocks: it stays as it is.
+    buffer, expected = (torch.full(table.staging_shape(4), 5, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+    staging = Staging(table, buffer)
     gather_blocks(table, given_blocks, staging)
     gather_blocks_reference(layers, blocks, expected)
-    assert torch.equal(staging, expected)
+    assert torch.equal(buffer, expected)
     back, expected_back = layers_of(seed=1), layers_of(seed=1)
     scatter_blocks(staging, BlockLayers(back), given_blocks)
-    scatter_blocks_reference(staging, expected_back, blocks)
+    scatter_blocks_reference(buffer, expected_back, blocks)
     assert all(torch.equal(a, b) for a, b in zip(back, expected_back, strict=True))
+
+
+def test_layers_whose_blocks_do_not_lie_together_are_cut_into_such_as_do():
+    """vLLM's LBHNC: heads outside of blocks. Keys and values apart, with slots outside of heads."""
+    heads_first = torch.arange(3 * 4 * 5 * 6).reshape(3, 4, 5, 6).transpose(0, 1)
+    apart = torch.arange(2 * 4 * 5 * 3 * 6).reshape(2, 4, 5, 3, 6).movedim(1, 0).transpose(2, 3)
+    for layer, count in ((heads_first, 3), (apart, 2), (heads_first.contiguous(), 1)):
+        parts = dense_parts(layer)
+        assert len(parts) == count
+        assert sorted(value for part in parts for value in part[2].flatten().tolist()) == sorted(
+            layer[2].flatten().tolist()
+        )
+        BlockLayers([part.to(DEVICE) for part in parts])

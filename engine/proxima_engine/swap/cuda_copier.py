@@ -1,0 +1,63 @@
+"""Copies between a CUDA device and pinned host memory: streams, events and memory for `staged_copies.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from proxima_engine.swap.block_movers import bytes_per_block, mover_for
+from proxima_engine.swap.lanes import CudaLane, HoldUps
+from proxima_engine.swap.staged_copies import StagedCopies
+
+PIECES = 2
+"""One is filled while the other crosses the bus."""
+PIECE_BYTES = 64 << 20
+"""Of device memory, beside what vLLM plans with: 128 MiB in all. Over PCIe a piece takes milliseconds, far longer
+than to start its copies. Who yields with more than two pieces makes the forward pass wait for the bus."""
+PINNED_BYTES = 256 << 20
+"""Of one allocation of pinned memory. PyTorch rounds each up to a power of two: of 20 GiB at once it would make 32."""
+
+
+def _pinned_rows(count: int, row_bytes: int) -> list[torch.Tensor]:
+    together = max(1, PINNED_BYTES // row_bytes)
+    sizes = [min(together, count - first) for first in range(0, count, together)]
+    allocations = [torch.empty((size, row_bytes), dtype=torch.uint8, pin_memory=True) for size in sizes]
+    return [row for allocation in allocations for row in allocation]
+
+
+class CudaCopier:
+    """`layers` have blocks as dimension 0."""
+
+    def __init__(self, layers: Sequence[torch.Tensor], host_blocks: int) -> None:
+        self._device = layers[0].device
+        self.bytes_per_block = bytes_per_block(layers)
+        size = max(1, min(host_blocks, PIECE_BYTES // self.bytes_per_block))
+        pieces = [
+            torch.empty((size, self.bytes_per_block), dtype=torch.uint8, device=self._device) for _ in range(PIECES)
+        ]
+        self._copies = StagedCopies(
+            mover_for(layers, pieces),
+            pieces,
+            _pinned_rows(host_blocks, self.bytes_per_block),
+            bus=CudaLane(torch.cuda.Stream(self._device)),
+            compute=self._compute(),
+        )
+        self._hold_ups = HoldUps()
+
+    def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+        compute = self._compute()
+        with self._hold_ups.of(compute):
+            self._copies.store(compute, device_blocks, host_blocks)
+
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+        compute = self._compute()
+        with self._hold_ups.of(compute):
+            self._copies.load(compute, device_blocks, host_blocks)
+
+    def take_seconds(self) -> float:
+        return self._hold_ups.take_seconds()
+
+    def _compute(self) -> CudaLane:
+        """The stream that the forward pass is queued in."""
+        return CudaLane(torch.cuda.current_stream(self._device))

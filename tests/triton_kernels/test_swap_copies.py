@@ -1,0 +1,205 @@
+"""The copies of --swap on CUDA, without CUDA: its kernels under Triton's interpreter, its streams as queues that run in
+any order that its events allow."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager, suppress
+
+import pytest
+import torch
+from fake_lanes import FakeLane, OutOfMemoryInTestError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxima_engine.swap.block_movers import IndexingMover, KernelMover, bytes_per_block, mover_for
+from proxima_engine.swap.copier import block_rows
+from proxima_engine.swap.lanes import HoldUps
+from proxima_engine.swap.staged_copies import StagedCopies
+
+BLOCKS, HOST_BLOCKS, PIECE_BLOCKS = 8, 6, 2
+# Blocks side by side; keys and values apart; heads outside of blocks; two of the kernel's blocks in one.
+SHAPES = [(BLOCKS, 2, 4, 6), (2, BLOCKS, 4, 6), (2 * BLOCKS, 3, 8)]
+
+
+def layers_of(shapes, dtype=torch.bfloat16):
+    size = torch.empty(0, dtype=dtype).element_size()
+    filled = [torch.randint(0, 256, (*shape[:-1], shape[-1] * size), dtype=torch.uint8) for shape in shapes]
+    return [block_rows(layer.view(dtype), BLOCKS) for layer in filled]
+
+
+def bits(layers, block):
+    return b"".join(layer[block].contiguous().view(torch.uint8).numpy().tobytes() for layer in layers)
+
+
+class Swap:
+    """StagedCopies over two fake lanes, and what device and host should hold when all is done."""
+
+    def __init__(self, make_mover, layers):
+        self.layers = layers
+        pieces = [torch.zeros(PIECE_BLOCKS, bytes_per_block(layers), dtype=torch.uint8) for _ in range(2)]
+        self.pool = list(torch.zeros(HOST_BLOCKS, bytes_per_block(layers), dtype=torch.uint8))
+        self.clock = [0.0]
+        self.compute, self.bus = FakeLane(self.clock), FakeLane(self.clock)
+        self.copies = StagedCopies(make_mover(layers, pieces), pieces, self.pool, self.bus, self.compute)
+        self.device = {block: bits(layers, block) for block in range(BLOCKS)}
+        self.host = {}
+
+    def store(self, device_blocks, host_blocks, fails=None):
+        pairs = list(zip(device_blocks, host_blocks, strict=True))
+        # Not known where the copy fails: the connector loads nothing from there.
+        before = {there: self.device.get(here) for here, there in pairs}
+        for there in before:
+            self.host.pop(there, None)
+        with self.failing(fails):
+            self.copies.store(self.compute, device_blocks, host_blocks)
+        self.host |= {there: text for there, text in before.items() if text is not None}
+
+    def load(self, device_blocks, host_blocks, fails=None):
+        pairs = [(here, there) for here, there in zip(device_blocks, host_blocks, strict=True) if there in self.host]
+        for here, _ in pairs:
+            self.device.pop(here, None)
+        with self.failing(fails):
+            self.copies.load(self.compute, [here for here, _ in pairs], [there for _, there in pairs])
+        self.device |= {here: self.host[there] for here, there in pairs}
+
+    @contextmanager
+    def failing(self, lane):
+        """Its next work is queued and reported as not."""
+        self.compute.fails_next, self.bus.fails_next = lane == "compute", lane == "bus"
+        try:
+            yield
+        finally:
+            self.compute.fails_next = self.bus.fails_next = False
+
+    def forward_writes(self, block, seed):
+        """A step of the model, which the copies know nothing about."""
+        generator = torch.Generator().manual_seed(seed)
+        new = [
+            torch.randint(0, 256, layer[block].view(torch.uint8).shape, generator=generator) for layer in self.layers
+        ]
+
+        def write():
+            for layer, values in zip(self.layers, new, strict=True):
+                layer[block].view(torch.uint8).copy_(values)
+
+        self.compute.run(write)
+        self.device[block] = b"".join(values.to(torch.uint8).numpy().tobytes() for values in new)
+
+    def run_all(self, first="compute"):
+        """One lane as far as it comes, then a step of the other."""
+        leader, follower = (self.compute, self.bus) if first == "compute" else (self.bus, self.compute)
+        while leader.advance() or follower.advance():
+            pass
+
+    def check(self):
+        assert {block: bits(self.layers, block) for block in self.device} == self.device
+
+
+# One piece, two and three.
+block_ids = st.tuples(st.permutations(range(BLOCKS)), st.sampled_from([1, 4, 6])).map(
+    lambda drawn: drawn[0][: drawn[1]]
+)
+lanes = st.sampled_from(["compute", "bus"])
+moves = st.one_of(
+    st.tuples(
+        st.sampled_from(["store", "load"]),
+        block_ids,
+        st.tuples(st.permutations(range(HOST_BLOCKS)), st.sampled_from([None, None, "compute", "bus"])),
+    ),
+    st.tuples(st.just("forward"), st.integers(0, BLOCKS - 1), st.integers(0, 99)),
+    st.tuples(st.just("advance"), st.lists(lanes, max_size=12), st.none()),
+)
+
+
+@pytest.mark.parametrize("make_mover", [KernelMover, IndexingMover])
+@settings(max_examples=25)
+@given(
+    shapes=st.sampled_from([SHAPES[:1] * 2, SHAPES[1:2] * 2, SHAPES[2:]]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32, torch.uint8, torch.float8_e4m3fn]),
+    schedule=st.lists(moves, min_size=2, max_size=14),
+    first=lanes,
+)
+def test_whatever_runs_first_the_bits_are_those_of_one_after_the_other(make_mover, shapes, dtype, schedule, first):
+    """Stores and loads of several pieces between steps that write, and copies that fail half way."""
+    swap = Swap(make_mover, layers_of(shapes, dtype))
+    for move, what, how in schedule:
+        if move in ("store", "load"):
+            with suppress(OutOfMemoryInTestError):
+                getattr(swap, move)(what, how[0][: len(what)], how[1])
+        elif move == "forward":
+            swap.forward_writes(what, how)
+        else:
+            for lane in what:
+                getattr(swap, lane).advance()
+    swap.run_all(first)
+    swap.check()
+    kept = list(swap.host)
+    swap.load(list(range(len(kept))), kept)
+    swap.run_all(first)
+    swap.check()
+
+
+def test_a_piece_is_not_filled_under_a_copy_that_failed_half_way():
+    """The load is reported as failed, and is still on its way into the piece that the next store wants."""
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1], [0, 1])
+    swap.run_all()
+    with pytest.raises(OutOfMemoryInTestError):
+        swap.load([2, 3], [0, 1], fails="bus")
+    swap.store([4, 5, 6, 7], [2, 3, 4, 5])
+    swap.run_all()
+    swap.load([0, 1, 2, 3], [2, 3, 4, 5])
+    swap.run_all()
+    swap.check()
+
+
+def test_the_forward_pass_is_held_up_by_a_store_of_more_than_two_pieces_only():
+    """Two pieces wait for the bus without anybody waiting for them; a third needs the memory of the first."""
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    hold_ups = HoldUps()
+    for blocks, held_up in (([0, 1, 2, 3], False), ([0, 1, 2, 3, 4], True)):
+        with hold_ups.of(swap.compute):
+            swap.store(blocks, list(range(len(blocks))))
+        while swap.compute.advance():
+            pass
+        assert (hold_ups.take_seconds() == 0.0) is held_up
+        while swap.bus.advance() or swap.compute.advance():
+            pass
+        hold_ups.take_seconds()
+
+
+def test_time_is_counted_once_and_when_it_is_over():
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    hold_ups = HoldUps()
+    with hold_ups.of(swap.compute):
+        swap.store([0, 1, 2], [0, 1, 2])
+    assert hold_ups.take_seconds() == 0.0
+    swap.run_all()
+    assert hold_ups.take_seconds() == pytest.approx(0.002), "two gathers of a millisecond"
+    assert hold_ups.take_seconds() == 0.0
+
+
+def movers_choice(layers):
+    pieces = [torch.zeros(PIECE_BLOCKS, bytes_per_block(layers), dtype=torch.uint8) for _ in range(2)]
+    return mover_for(layers, pieces)
+
+
+def test_kernels_are_chosen_and_change_nothing_when_they_are_tried():
+    layers = layers_of(SHAPES)[:1]
+    before = bits(layers, 0)
+    assert isinstance(movers_choice(layers), KernelMover)
+    assert bits(layers, 0) == before
+
+
+def test_without_triton_blocks_are_indexed(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "proxima_kernels.block_copy", None)
+    monkeypatch.delattr("proxima_kernels.block_copy", raising=False)
+    assert isinstance(movers_choice(layers_of(SHAPES)[:1]), IndexingMover)
+    assert "KV blocks are gathered by PyTorch's indexing" in caplog.text
+
+
+def test_layers_of_unequal_blocks_are_indexed(caplog):
+    layers = layers_of([SHAPES[0], (BLOCKS, 2, 5, 6)])
+    assert isinstance(movers_choice(layers), IndexingMover)
+    assert "bytes a block" in caplog.text
