@@ -1,45 +1,27 @@
 """vLLM attention backend on our own kernels: `--attention-backend PROXIMA`, on CUDA devices.
 
-A step's batch has its decodes first. They are written to the cache and attended to in one launch, over a work list that
-cuts long contexts into parts; prompts are written, then attended to. `plugin.py` registers the name in every process.
-docs/kernels.md says what the kernels do and what is refused.
+A step's batch (`attention_metadata.py`) has its decodes first. They are written to the cache and attended to in one
+launch, over a work list that cuts long contexts into parts; prompts are written, then attended to. `plugin.py`
+registers the name in every process. docs/kernels.md says what the kernels do and what is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from vllm.config import VllmConfig, get_layers_from_vllm_config
-from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.platforms.interface import DeviceCapability
-from vllm.v1.attention.backend import (
-    AttentionBackend,
-    AttentionCGSupport,
-    AttentionImpl,
-    AttentionMetadataBuilder,
-    AttentionType,
-    CommonAttentionMetadata,
-    max_decode_query_len,
-)
-from vllm.v1.attention.backends.utils import get_num_attention_heads_from_layers, split_decodes_and_prefills
-from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType
+from vllm.v1.kv_cache_interface import KVCacheLayout
 
+from proxima_engine.attention_metadata import NAME, ProximaMetadata, ProximaMetadataBuilder
 from proxima_kernels.attention_launch import MAX_GROUP
 from proxima_kernels.attention_options import AttentionOptions
 from proxima_kernels.cache import MAX_HEAD_SIZE, MIN_HEAD_SIZE, PagedCache
-from proxima_kernels.decode import (
-    MAX_QUERY_LEN,
-    decode_workspace,
-    paged_decode_attention,
-    paged_write_decode_attention,
-)
+from proxima_kernels.decode import paged_decode_attention, paged_write_decode_attention
 from proxima_kernels.kv_write import write_kv
-from proxima_kernels.prefill import PrefillWorkList, paged_prefill_attention, prefill_work_list
-from proxima_kernels.work_list import DecodeWorkspace
+from proxima_kernels.prefill import paged_prefill_attention
 
-NAME = "PROXIMA"
 FP8_TYPES = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
 
@@ -110,126 +92,6 @@ class ProximaAttentionBackend(AttentionBackend):
                 f"kv_cache_dtype {kv_cache_dtype} on compute capability {device_capability.as_version_str()}: needs 8.9"
             )
         return None
-
-
-@dataclass
-class ProximaMetadata:
-    """One step's batch, the same for all layers of a group. Rows and tokens of decodes come first."""
-
-    decodes: int  # rows
-    decode_tokens: int
-    tokens: int
-    max_decode_len: int
-    query_start_loc: torch.Tensor  # (rows + 1,)
-    seq_lens: torch.Tensor  # (rows,)
-    block_table: torch.Tensor  # (rows, blocks)
-    slot_mapping: torch.Tensor  # (tokens,)
-    workspace: DecodeWorkspace
-    prefill: PrefillWorkList | None  # None: no prompts in this step
-
-
-class ProximaMetadataBuilder(AttentionMetadataBuilder[ProximaMetadata]):
-    """Makes a step's work lists, on the device and without waiting for it.
-
-    The decode work list is refilled in place, so that a CUDA graph that was captured with it reads the new one.
-
-    Raises:
-        ValueError: values have another head size than keys.
-    """
-
-    def __init__(
-        self, kv_cache_spec: AttentionSpec, layer_names: list[str], vllm_config: VllmConfig, device: torch.device
-    ) -> None:
-        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        model = vllm_config.model_config
-        if kv_cache_spec.head_size_v != kv_cache_spec.head_size:
-            raise ValueError(
-                f"attention backend {NAME}: keys of {kv_cache_spec.head_size} and values of "
-                f"{kv_cache_spec.head_size_v} is not supported, both must have one head size"
-            )
-        self.kv_heads = int(kv_cache_spec.num_kv_heads)
-        self.head_size = int(kv_cache_spec.head_size)
-        self.heads = get_num_attention_heads_from_layers(vllm_config, layer_names) or model.get_num_attention_heads(
-            vllm_config.parallel_config
-        )
-        self.dtype = model.dtype
-        self.window = self._window_of_all_layers()
-        self._init_reorder_batch_threshold(decode_query_len(vllm_config))
-        graphs = vllm_config.compilation_config.cudagraph_capture_sizes or [0]
-        self.workspace = decode_workspace(
-            max(vllm_config.scheduler_config.max_num_seqs, *graphs),
-            int(self.reorder_batch_threshold or 1),
-            self.heads,
-            self.kv_heads,
-            self.head_size,
-            self.dtype,
-            device,
-        )
-
-    def _window_of_all_layers(self) -> int | None:
-        """A group may hold layers with and without a window; its work lists then have to serve both."""
-        layers = get_layers_from_vllm_config(self.vllm_config, AttentionLayerBase, self.layer_names)
-        windows: set[int | None] = {layer.impl.options.sliding_window for layer in layers.values()}
-        return windows.pop() if len(windows) == 1 else None
-
-    @classmethod
-    def get_cudagraph_support(cls, vllm_config: VllmConfig, kv_cache_spec: AttentionSpec) -> AttentionCGSupport:  # noqa: ARG003
-        if decode_query_len(vllm_config) < max_decode_query_len(vllm_config):
-            return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-        return AttentionCGSupport.UNIFORM_BATCH
-
-    @classmethod
-    def get_varlen_cudagraph_max_query_len(
-        cls,
-        vllm_config: VllmConfig,
-        kv_cache_spec: AttentionSpec,  # noqa: ARG003
-    ) -> int | None:
-        return decode_query_len(vllm_config)
-
-    def build(
-        self,
-        common_prefix_len: int,  # noqa: ARG002 - vLLM's signature
-        common_attn_metadata: CommonAttentionMetadata,
-        fast_build: bool = False,  # noqa: ARG002, FBT001, FBT002
-    ) -> ProximaMetadata:
-        common = common_attn_metadata
-        threshold = int(self.reorder_batch_threshold or 1)
-        decodes, prefills, decode_tokens, prefill_tokens = split_decodes_and_prefills(
-            common, decode_threshold=threshold
-        )
-        starts, lengths = common.query_start_loc, common.seq_lens
-        if decodes:
-            self.workspace.fill(starts[: decodes + 1], lengths[:decodes], window=self.window)
-        prefill = None
-        if prefills:
-            prefill = prefill_work_list(
-                starts[decodes:],
-                lengths[decodes:],
-                self.heads,
-                self.kv_heads,
-                self.head_size,
-                self.dtype,
-                max_tokens=prefill_tokens,
-                window=self.window,
-            )
-        return ProximaMetadata(
-            decodes=decodes,
-            decode_tokens=decode_tokens,
-            tokens=common.num_actual_tokens,
-            max_decode_len=min(threshold, common.max_query_len),
-            query_start_loc=starts,
-            seq_lens=lengths,
-            block_table=common.block_table_tensor,
-            slot_mapping=common.slot_mapping,
-            workspace=self.workspace,
-            prefill=prefill,
-        )
-
-
-def decode_query_len(vllm_config: VllmConfig) -> int:
-    """Query tokens up to which a row is a decode: those of a verification step, or 1 where these are too many."""
-    longest = int(max_decode_query_len(vllm_config))
-    return longest if longest <= MAX_QUERY_LEN else 1
 
 
 class ProximaAttentionImpl(AttentionImpl[ProximaMetadata]):

@@ -49,7 +49,8 @@ def attend(
     return higher, total, weighted
 
 
-@triton.jit
+# What differs from step to step compiles once: a slice of rows begins anywhere, and lists are of any length.
+@triton.jit(do_not_specialize=["items_stride", "block_table", "query_start_loc", "seq_lens", "slot_mapping"])
 def attention_kernel(
     query,  # (tokens, heads, head_size)
     out,  # as query

@@ -91,11 +91,6 @@ class NewTokens:
     slot_mapping: torch.Tensor
 
 
-def query_tile(group: int, config: AttentionConfig, max_query_len: int) -> int:
-    """Query tokens of a program: as many as the lanes of a tile hold."""
-    return max(1, min(config.lanes // group, max_query_len))
-
-
 def launch_attention(
     batch: Batch,
     items: torch.Tensor,

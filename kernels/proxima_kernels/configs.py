@@ -15,6 +15,8 @@ from typing import Literal
 
 import torch
 
+from proxima_kernels.launch import power_of_two
+
 FOLDER = Path(__file__).parent / "configs"
 Phase = Literal["decode", "prefill"]
 
@@ -48,13 +50,17 @@ def config_for(phase: Phase, dtype: torch.dtype, head_size: int, group: int, dev
 
 
 def rule_of_thumb(phase: Phase, dtype: torch.dtype, head_size: int) -> AttentionConfig:
-    """Tiles that fit 96 KiB of shared memory with two stages, the least of the devices that we compile for."""
-    row_bytes = (1 << (head_size - 1).bit_length()) * dtype.itemsize
-    kv_tile = max(16, min(64, 16384 // row_bytes))
+    """Tiles that fit 96 KiB of shared memory with two stages, the least of the devices that we compile for, and the
+    registers of their threads."""
+    head_tile = power_of_two(head_size)
+    if dtype == torch.float32:
+        # Products without tensor cores keep their operands in registers.
+        kv_tile = 32 if head_tile <= 64 else 16
+        return AttentionConfig(kv_tile=kv_tile, lanes=kv_tile if phase == "prefill" else 16, num_warps=4, num_stages=2)
+    kv_tile = max(16, min(64, 16384 // (head_tile * dtype.itemsize)))
     if phase == "decode":
         return AttentionConfig(kv_tile=kv_tile, lanes=16, num_warps=4, num_stages=2)
-    lanes = 128 if row_bytes <= 256 else 64
-    return AttentionConfig(kv_tile=kv_tile, lanes=lanes, num_warps=8 if lanes == 128 else 4, num_stages=2)
+    return AttentionConfig(kv_tile=kv_tile, lanes=128 if head_tile <= 128 else 64, num_warps=8, num_stages=2)
 
 
 def file_of(device_name: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from proxima_kernels.attention_kernel import merge_kernel
-from proxima_kernels.attention_launch import Batch, NewTokens, launch_attention, query_tile
+from proxima_kernels.attention_launch import Batch, NewTokens, launch_attention
 from proxima_kernels.attention_options import AttentionOptions
 from proxima_kernels.cache import PagedCache
 from proxima_kernels.configs import AttentionConfig, config_for
@@ -105,6 +105,15 @@ def decode_workspace(
     )
 
 
+def _lanes(batch: Batch, max_query_len: int, config: AttentionConfig) -> int:
+    """More than configured for the tokens of a verification step, so that keys and values are read once for all of
+    them, as long as their sums fit the registers of four warps."""
+    if batch.query.dtype == torch.float32:
+        return config.lanes
+    most = 64 if batch.cache.head_size <= 128 else 32
+    return max(config.lanes, min(power_of_two(batch.group * max_query_len), most))
+
+
 def _decode(
     batch: Batch,
     max_query_len: int,
@@ -134,7 +143,8 @@ def _decode(
     query_max = int(workspace.partial_out.shape[1])
     if max_query_len > query_max:
         raise ValueError(f"max_query_len is {max_query_len}: must be at most {query_max}, as the workspace has")
-    tile = query_tile(batch.group, config, max_query_len)
+    lanes = _lanes(batch, max_query_len, config)
+    tile = max(1, min(lanes // batch.group, max_query_len))
     launch_attention(
         batch,
         # Rows beyond the chosen ones have no items, so the grid may be cut to what this batch can have.

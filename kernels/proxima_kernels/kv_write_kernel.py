@@ -36,7 +36,8 @@ def quantise(values, scale, KIND: tl.constexpr):
     return values
 
 
-@triton.jit
+# A slice of slots begins anywhere, and shall not compile again.
+@triton.jit(do_not_specialize=["slot_mapping"])
 def write_kv_kernel(
     key,  # (tokens, kv_heads, head_size)
     value,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from proxima_kernels.attention_launch import Batch, launch_attention, query_tile
+from proxima_kernels.attention_launch import Batch, launch_attention
 from proxima_kernels.attention_options import AttentionOptions
 from proxima_kernels.cache import PagedCache
 from proxima_kernels.configs import AttentionConfig, config_for
@@ -42,7 +42,8 @@ def prefill_work_list(
     config = config or config_for("prefill", dtype, head_size, heads // kv_heads, seq_lens.device)
     if rows is None:
         rows = torch.arange(seq_lens.shape[0], dtype=torch.int32, device=seq_lens.device)
-    tile = query_tile(heads // kv_heads, config, max_tokens)
+    # Whatever the number of tokens is: another tile is another kernel to compile.
+    tile = max(1, config.lanes // (heads // kv_heads))
     items = prefill_items(
         query_start_loc,
         seq_lens,

@@ -12,7 +12,7 @@ import torch
 from paged_cases import paged_case
 
 from proxima_kernels.attention_options import AttentionOptions
-from proxima_kernels.block_copy import BlockLayers, copy_blocks, gather_blocks
+from proxima_kernels.block_copy import BlockLayers, Staging, copy_blocks, gather_blocks, scatter_blocks
 from proxima_kernels.cache import PagedCache
 from proxima_kernels.configs import AttentionConfig, config_for, read_configs, rule_of_thumb
 from proxima_kernels.decode import decode_workspace, paged_decode_attention
@@ -118,8 +118,17 @@ def test_copies_refuse():
         BlockLayers([torch.zeros(4, 8, 4)[:, :, :2]])
     with pytest.raises(ValueError, match="layers is empty"):
         BlockLayers([])
-    with pytest.raises(ValueError, match=r"staging has shape \(1, 2, 8\): must be \(1, 2, 32\)"):
-        gather_blocks(layers, [0], torch.zeros(1, 2, 8, dtype=torch.uint8))
+
+
+def test_staging_refuses():
+    layers = BlockLayers([torch.zeros(4, 8) for _ in range(2)])
+    with pytest.raises(ValueError, match=r"buffer has shape \(1, 2, 8\): must be \(blocks, 2, 32\)"):
+        Staging(layers, torch.zeros(1, 2, 8, dtype=torch.uint8))
+    staging = Staging(layers, torch.zeros(layers.staging_shape(2), dtype=torch.uint8))
+    with pytest.raises(ValueError, match="blocks has 3 entries: must be at most the 2 of staging"):
+        gather_blocks(layers, [0, 1, 2], staging)
+    with pytest.raises(ValueError, match="target_blocks names a block twice: 1"):
+        scatter_blocks(staging, layers, [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +171,8 @@ def test_measured_configurations_come_before_the_rule(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", ["80", "90"])
 def test_every_kernel_compiles_to_machine_code(capability):
-    """No device is needed: Triton brings NVIDIA's assembler. Shared memory fits what each generation has."""
+    """No device is needed: Triton brings NVIDIA's assembler. Shared memory fits what each generation has, and what a
+    thread holds fits its registers."""
     support = Path(__file__).resolve().parents[1] / "support"
     environment = {"PYTHONPATH": str(support), "HOME": str(Path.home()), "PATH": "/usr/bin:/bin"}
     command = [sys.executable, str(support / "compile_kernels.py"), capability]
@@ -170,4 +180,5 @@ def test_every_kernel_compiles_to_machine_code(capability):
     assert run.returncode == 0, run.stderr[-3000:]
     lines = [line.split() for line in run.stdout.splitlines()]
     assert {line[0] for line in lines} == {"attention_kernel", "merge_kernel", "write_kv_kernel", "move_blocks_kernel"}
-    assert max(int(line[2]) for line in lines) <= 160 * 1024
+    assert max(int(line[3]) for line in lines) <= 160 * 1024
+    assert {line[1] for line in lines if int(line[5]) > 0} == set()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_cases import SENTINEL, assert_close, paged_case
 
+from proxima_kernels import attention_launch
 from proxima_kernels.attention_reference import paged_attention_reference, paged_write_decode_reference
 from proxima_kernels.configs import AttentionConfig
 from proxima_kernels.decode import decode_workspace, paged_decode_attention, paged_write_decode_attention
@@ -104,6 +107,23 @@ def test_decode_with_speculated_tokens(query_len):
     check_decode(paged_case(lengths, [query_len, 1, query_len - 1, query_len], sliding_window=40, device=DEVICE))
 
 
+def test_logits_whose_exponentials_overflow_are_merged():
+    """Differences of 500 and more within a row, and between the parts of one."""
+    case = paged_case([700, 40], [1, 1], device=DEVICE)
+    case = replace(case, query=100 * case.query)
+    arguments = (*case.arguments(), case.seq_lens, case.out(), case.options)
+    actual = paged_decode_attention(*arguments, config=SMALL)
+    expected = paged_attention_reference(
+        *case.arguments(), case.query_start_loc, case.seq_lens, case.out(), case.options
+    )
+    torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_decode_of_more_tokens_and_heads_than_a_tile_holds():
+    """16 heads a KV head and 8 tokens are two tiles of 64 lanes; the second one is half empty in some rows."""
+    check_decode(paged_case([8, 40, 33], [8, 5, 1], heads=16, kv_heads=1, dtype=HALF, device=DEVICE))
+
+
 def test_decode_of_one_long_context_beside_short_ones():
     """Parts of the long one are merged; the short ones, and an empty one, are written at once."""
     case = paged_case([700, 1, 3, 0, 17, 2], [1] * 6, device=DEVICE)
@@ -171,6 +191,23 @@ def test_prefill_types(types):
 @pytest.mark.parametrize("options", OPTIONS)
 def test_prefill_options(options):
     check_prefill(paged_case([33, 80, 1], [20, 17, 1], device=DEVICE, **options))
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="nothing is launched: once is enough")
+def test_prompts_of_any_length_run_one_kernel(monkeypatch):
+    """Each other set of constants would be compiled while a request waits."""
+    launched = []
+
+    class Launch:
+        def __getitem__(self, grid):
+            return lambda *_, **constants: launched.append(constants)
+
+    monkeypatch.setattr(attention_launch, "attention_kernel", Launch())
+    for new, rows in ((1, 1), (3, 2), (17, 5), (200, 1)):
+        case = paged_case([new + 5] * rows, [new] * rows)
+        paged_prefill_attention(*case.arguments(), case.query_start_loc, case.seq_lens, case.out(), case.options)
+    assert len(launched) == 4
+    assert all(constants == launched[0] for constants in launched)
 
 
 def test_prefill_of_a_sub_batch():
@@ -265,7 +302,7 @@ def test_any_batch(data):
         query_lens,
         heads=kv_heads * draw(st.sampled_from([1, 3, 5])),
         kv_heads=kv_heads,
-        head_size=draw(st.sampled_from([64, 72, 80, 96, 128])),
+        head_size=draw(st.sampled_from([64, 72, 80, 96, 128, 256])),
         block_size=draw(st.sampled_from([16, 32, 48, 64, 128])),
         dtype=dtype,
         cache_dtype=draw(st.sampled_from([dtype, E4M3, E5M2, INT8])),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pickle
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from vllm.platforms.interface import DeviceCapability
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-from proxima_engine.attention_backend import ProximaAttentionBackend, ProximaAttentionImpl, ProximaMetadataBuilder
+from proxima_engine.attention_backend import ProximaAttentionBackend, ProximaAttentionImpl
+from proxima_engine.attention_metadata import ProximaMetadataBuilder
 from proxima_engine.plugin import register_attention_backend
 
 SERVED = {
@@ -40,6 +42,11 @@ def test_the_backend_has_a_name():
     assert pickle.loads(pickle.dumps(AttentionBackendEnum.FLASH_ATTN)) is AttentionBackendEnum.FLASH_ATTN
 
 
+def test_every_process_of_vllm_makes_the_name_known():
+    plugins = importlib.metadata.entry_points(group="vllm.general_plugins")
+    assert plugins["proxima_attention"].load() is register_attention_backend
+
+
 @pytest.mark.slow
 def test_the_name_travels_to_a_process_that_has_loaded_no_plugins():
     """As vLLM's configuration does to a spawned engine."""
@@ -58,6 +65,7 @@ def test_the_name_travels_to_a_process_that_has_loaded_no_plugins():
         {"head_size": 256, "dtype": torch.float32, "block_size": 128},
         {"kv_cache_dtype": "fp8_e5m2", "use_per_head_quant_scales": True},
         {"kv_cache_dtype": "bfloat16", "has_sliding_window": True, "use_kv_connector": True},
+        {"use_adaptive_verification": True},
     ],
 )
 def test_it_serves(served):
@@ -79,6 +87,15 @@ def test_it_serves(served):
         ({"attn_type": "encoder_only"}, "attention type encoder_only not supported"),
         ({"use_dcp": True}, "DCP not supported"),
         ({"use_batch_invariant": True}, "batch invariance not supported"),
+        ({"dtype": torch.float64}, "dtype not supported"),
+        ({"kv_cache_dtype": "nvfp4"}, "kv_cache_dtype not supported"),
+        ({"kv_cache_dtype": "turboquant_4bit_nc"}, "kv_cache_dtype not supported"),
+        ({"use_sparse": True}, "sparse not supported"),
+        ({"use_mm_prefix": True}, "partial multimodal token full attention not supported"),
+        ({"use_non_causal": True}, "non-causal attention not supported"),
+        ({"use_pcp": True}, "PCP not supported"),
+        ({"use_rswa": True}, "R-SWA not supported"),
+        ({"attn_type": "encoder_decoder"}, "attention type encoder_decoder not supported"),
     ],
 )
 def test_it_refuses_with_a_reason(asked, reason):
@@ -92,6 +109,31 @@ def test_a_layer_refuses_what_vllm_does_not_ask_about():
         ProximaAttentionImpl(8, 64, 0.1, attn_type="encoder")
     with pytest.raises(ValueError, match="256 heads over 1 KV heads is not supported, at most 128"):
         ProximaAttentionImpl(256, 64, 0.1, 1)
+
+
+def test_vllm_starts_with_it_or_says_why_not(monkeypatch):
+    """As the CUDA platform does when the flag names it. Its module imports operations of the CUDA build, and this uses
+    none of them."""
+    monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", ModuleType("vllm._C_stable_libtorch"))
+    from vllm.platforms.cuda import CudaPlatformBase
+    from vllm.v1.attention.selector import AttentionSelectorConfig
+
+    register_attention_backend()
+    chosen = AttentionBackendEnum["PROXIMA"]
+    capability = classmethod(lambda cls, device_id=0: DeviceCapability(9, 0))
+    monkeypatch.setattr(CudaPlatformBase, "get_device_capability", capability)
+    asked = AttentionSelectorConfig(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="auto", block_size=16)
+    found = CudaPlatformBase.get_attn_backend_cls(chosen, asked)
+    assert found == "proxima_engine.attention_backend.ProximaAttentionBackend"
+    with pytest.raises(ValueError, match=r"backend \S*PROXIMA is not valid .*'attention sinks not supported'"):
+        CudaPlatformBase.get_attn_backend_cls(chosen, asked._replace(has_sink=True))
+
+
+def test_quantised_output_and_square_root_alibi_are_refused():
+    assert not ProximaAttentionBackend.supports_alibi_sqrt()
+    layer, nothing = ProximaAttentionImpl(8, 64, 0.1), torch.empty(0)
+    with pytest.raises(NotImplementedError, match="PROXIMA: quantised output is not supported"):
+        layer.forward(None, nothing, nothing, nothing, nothing, None, nothing, output_scale=torch.ones(1))
 
 
 class Layer(AttentionLayerBase):
@@ -167,14 +209,29 @@ def test_decodes_and_prompts_of_a_step_get_their_own_work_lists():
     assert set(rows[rows >= 0].tolist()) == {0, 1}, "rows of prompts are counted from the first prompt"
 
 
+def test_decodes_of_all_steps_run_two_kernels():
+    """With one token a row, and with up to as many as are verified; each other number would be compiled in a step."""
+    a_builder = builder(speculated=3)
+    lens = [
+        a_builder.build(0, step(query_lens, [50] * 3)).max_decode_len for query_lens in ([1] * 3, [1, 2, 1], [1, 3, 20])
+    ]
+    assert lens == [1, 4, 4]
+
+
 def test_a_step_of_decodes_refills_the_same_buffers_and_leaves_out_padding():
     """A CUDA graph replays with these buffers; padded rows have no query tokens."""
     a_builder = builder()
     first = a_builder.build(0, step([1, 1, 1], [500, 2, 3]))
     seen = first.workspace.items.clone()
+    buffers = [value for value in vars(first.workspace).values() if isinstance(value, torch.Tensor)]
+    addresses = [buffer.data_ptr() for buffer in buffers]
     second = a_builder.build(0, step([1, 1, 0, 0, 0, 0], [7, 600, 0, 0, 0, 0]))
     assert second.prefill is None
-    assert second.workspace.items.data_ptr() == first.workspace.items.data_ptr()
+    assert second.workspace is first.workspace
+    buffers = [value for value in vars(first.workspace).values() if isinstance(value, torch.Tensor)]
+    assert [buffer.data_ptr() for buffer in buffers] == addresses
+    # The largest graph has six rows, two more than requests run.
+    assert len(first.workspace.rows) == 6
     assert not torch.equal(second.workspace.items, seen)
     rows = second.workspace.items[0]
     assert set(rows[rows >= 0].tolist()) == {0, 1}

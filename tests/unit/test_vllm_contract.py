@@ -247,15 +247,11 @@ SYMBOLS = [
     *[
         Relied(f"vllm.{symbol}", f"{ENGINE}/attention_backend.py", parameters)
         for symbol, parameters in (
-            ("config.get_layers_from_vllm_config", "vllm_config layer_type layer_names"),
-            ("model_executor.layers.attention_layer_base.AttentionLayerBase", None),
             ("platforms.interface.DeviceCapability", "major minor"),
             (
                 "v1.attention.backend.AttentionBackend.supports_combination",
                 "head_size dtype kv_cache_dtype block_size use_mla has_sink use_sparse use_mm_prefix device_capability",
             ),
-            ("v1.attention.backend.AttentionCGSupport.UNIFORM_BATCH", None),
-            ("v1.attention.backend.AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE", None),
             (
                 "v1.attention.backend.AttentionImpl.forward",
                 "self layer query key value kv_cache attn_metadata output output_scale output_block_scale",
@@ -267,6 +263,18 @@ SYMBOLS = [
                     "logits_soft_cap attn_type kv_sharing_target_layer_name"
                 ),
             ),
+            ("v1.attention.backend.AttentionType.DECODER", None),
+            ("v1.kv_cache_interface.KVCacheLayout.LBHNC", None),
+            ("v1.kv_cache_interface.KVCacheLayout.BLHNC", None),
+        )
+    ],
+    *[
+        Relied(f"vllm.{symbol}", f"{ENGINE}/attention_metadata.py", parameters)
+        for symbol, parameters in (
+            ("config.get_layers_from_vllm_config", "vllm_config layer_type layer_names"),
+            ("model_executor.layers.attention_layer_base.AttentionLayerBase", None),
+            ("v1.attention.backend.AttentionCGSupport.UNIFORM_BATCH", None),
+            ("v1.attention.backend.AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE", None),
             (
                 "v1.attention.backend.AttentionMetadataBuilder.build",
                 "self common_prefix_len common_attn_metadata fast_build",
@@ -279,7 +287,6 @@ SYMBOLS = [
                 "v1.attention.backend.AttentionMetadataBuilder.get_varlen_cudagraph_max_query_len",
                 "vllm_config kv_cache_spec",
             ),
-            ("v1.attention.backend.AttentionType.DECODER", None),
             (
                 "v1.attention.backend.CommonAttentionMetadata",
                 (
@@ -291,8 +298,6 @@ SYMBOLS = [
             ("v1.attention.backends.utils.get_num_attention_heads_from_layers", "vllm_config layer_names"),
             ("v1.attention.backends.utils.split_decodes_and_prefills", "common_attn_metadata decode_threshold"),
             ("v1.kv_cache_interface.AttentionSpec.head_size_v", None),
-            ("v1.kv_cache_interface.KVCacheLayout.LBHNC", None),
-            ("v1.kv_cache_interface.KVCacheLayout.BLHNC", None),
         )
     ],
     # Forced output lengths of benchmarks
