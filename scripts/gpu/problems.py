@@ -1,8 +1,12 @@
-"""Shapes that `time_kernels.py` and `tune_kernels.py` run, as tensors on the device."""
+"""Shapes that `time_kernels.py` and `tune_kernels.py` run, as tensors on the device.
+
+Under Triton's interpreter (`--dry-run`) they are shrunk, and show that the scripts work; their times mean nothing.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -10,6 +14,9 @@ from proxima_kernels.arguments import FP8
 from proxima_kernels.attention_options import AttentionOptions
 from proxima_kernels.cache import PagedCache
 from proxima_kernels.launch import capability
+
+DRY_RUN = os.environ.get("TRITON_INTERPRET", "0") == "1"
+DEVICE = "cpu" if DRY_RUN else "cuda"
 
 UNIFORM = (4096,) * 64
 LONG_TAIL = (100_000,) + (400,) * 255
@@ -46,6 +53,20 @@ PREFILLS = [
 ]
 
 
+def shrunk(shape: Shape) -> Shape:
+    """A few rows of a few tokens: seconds under the interpreter. Types and the ratio of heads stay."""
+    group, kv_heads = shape.heads // shape.kv_heads, min(shape.kv_heads, 2)
+    lengths = tuple(shape.query_len % 16 + 5 + length % 37 for length in shape.lengths[:3])
+    return replace(
+        shape,
+        lengths=lengths,
+        query_len=shape.query_len % 16 or 5,
+        heads=group * kv_heads,
+        kv_heads=kv_heads,
+        head_size=64,
+    )
+
+
 @dataclass(frozen=True)
 class Problem:
     """A shape with its tensors."""
@@ -65,6 +86,11 @@ class Problem:
     @property
     def out(self) -> torch.Tensor:
         return torch.empty_like(self.query)
+
+    @property
+    def stored(self) -> str:
+        """The cache's type."""
+        return str(self.storage.dtype).removeprefix("torch.")
 
     @property
     def kv_bytes(self) -> int:

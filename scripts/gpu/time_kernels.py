@@ -1,27 +1,32 @@
 """Time the kernels against what else is installed, and against the bandwidth of a plain copy: a CSV, and a plot of it.
 
-    PYTHONPATH=kernels python scripts/gpu/time_kernels.py --csv kernels.csv --plot kernels.svg
+    PYTHONPATH=kernels:engine:config python scripts/gpu/time_kernels.py --csv kernels.csv --plot kernels.svg
 
 A row is one implementation on one shape: median microseconds of repeated CUDA graph replays, bytes that had to be moved
 a second, and their share of what `torch.Tensor.copy_` reaches on this device (which counts reading and writing).
-Decodes are bound by memory, prompts by arithmetic: for these, see TFLOP/s.
+Decodes are bound by memory, prompts by arithmetic: for these, see TFLOP/s. Our own kernels come first, then one rival
+after the other, and who is stopped by SIGTERM (a rival may compile for minutes) writes what there is.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import importlib.metadata
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from problems import DECODES, PREFILLS, Problem, Shape, can_hold, make
+from problems import DECODES, DEVICE, DRY_RUN, LONG_TAIL, PREFILLS, UNIFORM, Problem, Shape, can_hold, make, shrunk
 from rivals import RIVALS, Call
 
+from proxima_engine.swap.copier import copier_for
 from proxima_kernels.block_copy import BlockLayers, copy_blocks
 from proxima_kernels.decode import decode_workspace, paged_decode_attention, paged_write_decode_attention
 from proxima_kernels.kv_write import write_kv
@@ -51,6 +56,24 @@ def graph_replays_us(call: Call) -> float:
     import triton
 
     return float(triton.testing.do_bench_cudagraph(call, rep=50, return_mode="median")) * 1e3
+
+
+def once_us(call: Call) -> float:
+    """For the dry run."""
+    begun = time.perf_counter()
+    call()
+    return 1e6 * (time.perf_counter() - begun)
+
+
+def streams_us(call: Call) -> float:
+    """Median time of a call that uses streams of its own and cannot be captured, with what the host does for it."""
+    if DEVICE != "cuda":
+        return once_us(call)
+    found = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        found.append(once_us(lambda: (call(), torch.cuda.synchronize())))
+    return sorted(found)[len(found) // 2]
 
 
 def ours_decode(problem: Problem) -> Call:
@@ -90,99 +113,109 @@ def ours_write(problem: Problem) -> Call:
 
 
 class Bench:
-    """Times calls on one device and keeps rows."""
+    """Times calls on one device and adds rows."""
 
-    def __init__(self, device: str, timer: Timer) -> None:
-        self.device, self.timer = device, timer
+    def __init__(self, device: str, timer: Timer, rows: list[Row]) -> None:
+        self.device, self.timer, self.rows = device, timer, rows
         self.name = torch.cuda.get_device_name() if device == "cuda" else device
         self.versions = " ".join(versions())
         size = COPIED_BYTES if device == "cuda" else 1 << 16
         source = torch.zeros(size, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        us = self.timer(lambda: target.copy_(source))
+        us = timer(lambda: target.copy_(source))
         self.copy_tb_per_s = 2 * size / us / 1e6
-        self.rows = [self.row("copy", "1 GiB", "uint8", "torch", us, 2 * size)]
+        self.add("copy", "1 GiB", "uint8", "torch", lambda: None, 2 * size, timer=lambda _: us)
 
-    def row(self, operation: str, shape: str, dtype: str, name: str, us: float, moved: int, operations: int = 0) -> Row:
-        speed = moved / us / 1e6
-        return Row(
-            operation=operation,
-            shape=shape,
-            dtype=dtype,
-            implementation=name,
-            us=round(us, 2),
-            tb_per_s=round(speed, 4),
-            share_of_copy=round(speed / self.copy_tb_per_s, 3),
-            tflop_per_s=round(operations / us / 1e6, 1) if operations else None,
-            device=self.name,
-            versions=self.versions,
+    def add(
+        self,
+        operation: str,
+        shape: str,
+        dtype: str,
+        name: str,
+        prepare: Callable[[], Any],
+        moved: int,
+        operations: int = 0,
+        timer: Timer | None = None,
+    ) -> None:
+        """A row; what cannot run becomes one that says why."""
+        us, note = None, ""
+        try:
+            us = (timer or self.timer)(prepare())
+        except Exception as error:  # noqa: BLE001 - what fails is a row, not the end of the run
+            note = f"{type(error).__name__}: {error}".splitlines()[0][:120]
+        speed = moved / us / 1e6 if us else None
+        self.rows.append(
+            Row(
+                operation=operation,
+                shape=shape,
+                dtype=dtype,
+                implementation=name,
+                us=us and round(us, 2),
+                tb_per_s=speed and round(speed, 4),
+                share_of_copy=speed and round(speed / self.copy_tb_per_s, 3),
+                tflop_per_s=round(operations / us / 1e6, 1) if us and operations else None,
+                device=self.name,
+                versions=self.versions,
+                note=note,
+            )
         )
 
-    def compare(self, operation: str, problem: Problem, calls: dict[str, Callable[[Problem], Call]]) -> None:
-        """One row for each; what cannot run becomes a row that says why."""
-        shape = problem.shape
-        stored = str(problem.storage.dtype).removeprefix("torch.")
+    def attention(self, operation: str, problem: Problem, calls: dict[str, Callable[[Problem], Call]]) -> None:
+        moved = problem.kv_bytes + 2 * problem.query.nbytes
         for name, prepare in calls.items():
-            try:
-                us = self.timer(prepare(problem))
-            except Exception as error:  # noqa: BLE001 - a rival that fails is a row, not the end of the run
-                note = f"{type(error).__name__}: {error}".splitlines()[0][:120]
-                fixed = (operation, shape.name, stored, name, None, None, None, None, self.name, self.versions)
-                self.rows.append(Row(*fixed, note=note))
-                continue
-            moved = problem.kv_bytes + 2 * problem.query.nbytes
-            self.rows.append(self.row(operation, shape.name, stored, name, us, moved, problem.operations))
+            self.add(
+                operation,
+                problem.shape.name,
+                problem.stored,
+                name,
+                functools.partial(prepare, problem),
+                moved,
+                problem.operations,
+            )
 
     def writes(self, problem: Problem) -> None:
         moved = 2 * problem.new_key.numel() * (problem.new_key.element_size() + problem.storage.element_size())
-        stored = str(problem.storage.dtype).removeprefix("torch.")
-        us = self.timer(ours_write(problem))
-        self.rows.append(self.row("write_kv", problem.shape.name, stored, "proxima", us, moved))
+        self.add("write_kv", problem.shape.name, problem.stored, "proxima", lambda: ours_write(problem), moved)
 
     def moves(self, problem: Problem, *, layers: int, blocks: int, block_bytes: int) -> None:
-        """Swap-out of scattered blocks to pinned memory and back, copies on the device, and a swap beside a step."""
-        tensors = [torch.zeros(2 * blocks, block_bytes, dtype=torch.uint8, device=self.device) for _ in range(layers)]
-        host = [torch.zeros(blocks, block_bytes, dtype=torch.uint8) for _ in range(layers)]
-        host = [layer.pin_memory() for layer in host] if self.device == "cuda" else host
-        cache, pool = BlockLayers(tensors), BlockLayers(host, self.device)
+        """Blocks to pinned memory and back in one launch, copies on the device, and `--swap` beside a step."""
+        shape, moved = f"{layers} layers x {blocks} blocks x {block_bytes >> 10} KiB", layers * blocks * block_bytes
+        tensors = [
+            torch.zeros(2 * blocks, 1, block_bytes, dtype=torch.uint8, device=self.device) for _ in range(layers)
+        ]
         chosen = torch.randperm(2 * blocks, device=self.device)
         ids, others = chosen[:blocks], chosen[blocks:]
         slots = torch.arange(blocks, device=self.device)
-        shape, moved = f"{layers} layers x {blocks} blocks x {block_bytes >> 10} KiB", layers * blocks * block_bytes
-
-        def swap_out() -> None:
-            copy_blocks(cache, pool, ids, slots)
+        host = [torch.zeros(blocks, 1, block_bytes, dtype=torch.uint8) for _ in range(layers)]
+        host = [layer.pin_memory() for layer in host] if self.device == "cuda" else host
+        cache, pool = BlockLayers(tensors), BlockLayers(host, self.device)
+        copier = copier_for({str(index): tensor for index, tensor in enumerate(tensors)}, 2 * blocks, blocks)
+        swapped, attended = (ids.tolist(), list(range(blocks))), layers * problem.kv_bytes
+        decode = ours_decode(problem)
 
         def step() -> None:
             for _ in range(layers):
                 decode()
 
-        decode = ours_decode(problem)
-        for operation, call, size in (
-            ("swap out", swap_out, moved),
-            ("swap in", lambda: copy_blocks(pool, cache, slots, ids), moved),
-            ("copy on write", lambda: copy_blocks(cache, cache, ids, others), 2 * moved),
-            (f"{layers} decodes alone", step, layers * problem.kv_bytes),
-            (
-                f"{layers} decodes beside swap out",
-                lambda: self.beside(step, swap_out),
-                layers * problem.kv_bytes + moved,
-            ),
-        ):
-            self.rows.append(self.row(operation, shape, "uint8", "proxima", self.timer(call), size))
+        def store_and_step() -> None:
+            copier.store(*swapped)
+            step()
 
-    def beside(self, first: Call, second: Call) -> None:
-        """Both at once, on two streams."""
-        if self.device != "cuda":
-            first()
-            second()
-            return
-        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-        side.wait_stream(main)
-        with torch.cuda.stream(side):
-            second()
-        first()
-        main.wait_stream(side)
+        calls: list[tuple[str, Call, int, Timer]] = [
+            ("swap out", lambda: copy_blocks(cache, pool, ids, slots), moved, self.timer),
+            ("swap in", lambda: copy_blocks(pool, cache, slots, ids), moved, self.timer),
+            ("copy on write", lambda: copy_blocks(cache, cache, ids, others), 2 * moved, self.timer),
+            ("--swap out", lambda: copier.store(*swapped), moved, streams_us),
+            ("--swap in", lambda: copier.load(*swapped), moved, streams_us),
+            (f"{layers} decodes", step, attended, streams_us),
+            (f"{layers} decodes beside --swap out", store_and_step, attended + moved, streams_us),
+        ]
+        for operation, call, size, timer in calls:
+            self.add(operation, shape, "uint8", "proxima", functools.partial(_itself, call), size, timer=timer)
+
+
+def _itself(call: Call) -> Call:
+    return call
 
 
 def versions() -> Iterator[str]:
@@ -194,25 +227,60 @@ def versions() -> Iterator[str]:
 
 
 def run(
-    device: str, timer: Timer, decodes: Sequence[Shape], prefills: Sequence[Shape], *, layers: int, blocks: int
-) -> list[Row]:
-    """All rows that the device allows; `layers` and `blocks` of 64 KiB are what is swapped."""
-    bench = Bench(device, timer)
+    device: str,
+    timer: Timer,
+    decodes: Sequence[Shape],
+    prefills: Sequence[Shape],
+    rows: list[Row],
+    *,
+    layers: int,
+    blocks: int,
+) -> None:
+    """Add all rows that the device allows; `layers` and `blocks` of 64 KiB are what is swapped."""
+    bench = Bench(device, timer, rows)
+    decodes = [shape for shape in decodes if can_hold(device, shape.cache_dtype)]
     for shape in decodes:
-        if not can_hold(device, shape.cache_dtype):
-            continue
         problem = make(shape, device)
-        ours = {"proxima": ours_decode, "proxima, with write": ours_write_decode}
-        bench.compare("decode", problem, ours | RIVALS)
+        bench.attention("decode", problem, {"proxima": ours_decode, "proxima, with write": ours_write_decode})
         bench.writes(problem)
     for shape in prefills:
-        bench.compare("prefill", make(shape, device), {"proxima": ours_prefill} | RIVALS)
+        bench.attention("prefill", make(shape, device), {"proxima": ours_prefill})
     bench.moves(make(decodes[0], device), layers=layers, blocks=blocks, block_bytes=64 << 10)
-    return bench.rows
+    for rival, prepare in RIVALS.items():
+        for operation, shapes in (("decode", decodes), ("prefill", prefills)):
+            for shape in shapes:
+                bench.attention(operation, make(shape, device), {rival: prepare})
+
+
+def targets(rows: Sequence[Row]) -> Iterator[str]:
+    """What the kernels were written for, and whether they do it: a line each."""
+    us = {(row.shape, row.implementation): row.us for row in rows if row.operation == "decode" and row.us}
+    for shape in DECODES:
+        ours = us.get((shape.name, "proxima"))
+        if ours is None:
+            continue
+        share = next(row.share_of_copy for row in rows if (row.shape, row.implementation) == (shape.name, "proxima"))
+        if shape == DECODES[0]:
+            yield _target(f"decode {shape.name}, share of a copy's bandwidth", share or 0.0, 0.85)
+        rivals = [us[shape.name, name] for name in ("FlashAttention", "FlashInfer") if (shape.name, name) in us]
+        if rivals and shape.lengths in (UNIFORM, LONG_TAIL):
+            least = 1.3 if shape.lengths == LONG_TAIL else 1.0
+            yield _target(
+                f"decode {shape.name}, times as fast as the better of FlashAttention and FlashInfer",
+                min(rivals) / ours,
+                least,
+            )
+
+
+def _target(what: str, found: float, least: float) -> str:
+    return f"{'reached' if found >= least else 'MISSED '} {what}: {found:.2f} (target {least:.2f})"
 
 
 def write_csv(rows: Sequence[Row], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Rivals were timed later than our own: what is compared stands together.
+    order = {key: place for place, key in enumerate(dict.fromkeys((row.operation, row.shape) for row in rows))}
+    rows = sorted(rows, key=lambda row: order[row.operation, row.shape])
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()
@@ -245,12 +313,24 @@ def main() -> int:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    rows = run("cuda", graph_replays_us, DECODES, PREFILLS, layers=32, blocks=512)
-    write_csv(rows, arguments.csv)
-    for row in rows:
-        print(f"{row.operation:14} {row.shape:36} {row.implementation:20} {row.us} us  {row.share_of_copy}  {row.note}")
-    if arguments.plot is not None:
-        plot(rows, arguments.plot)
+    rows: list[Row] = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("time_kernels: stopped; the rest was not timed"))
+    try:
+        if DRY_RUN:
+            small = ([shrunk(shape) for shape in shapes] for shapes in (DECODES, PREFILLS))
+            run(DEVICE, once_us, *small, rows, layers=2, blocks=2)
+        else:
+            run(DEVICE, graph_replays_us, DECODES, PREFILLS, rows, layers=32, blocks=512)
+    finally:
+        write_csv(rows, arguments.csv)
+        for row in rows:
+            print(
+                f"{row.operation:14} {row.shape:36} {row.implementation:20} {row.us} us {row.share_of_copy} {row.note}"
+            )
+        for line in targets(rows):
+            print(line)
+        if arguments.plot is not None:
+            plot(rows, arguments.plot)
     return 0 if all(row.us is not None for row in rows if row.implementation.startswith("proxima")) else 1
 
 

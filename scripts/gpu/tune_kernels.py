@@ -15,14 +15,14 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-from problems import LONG_TAIL, MIXED, UNIFORM, Problem, Shape, make
+from problems import DRY_RUN, LONG_TAIL, MIXED, UNIFORM, Problem, Shape, make, shrunk
 from rivals import Call
 from time_kernels import graph_replays_us, versions
 
@@ -56,8 +56,10 @@ def problems(phase: Phase, model: tuple[int, int, int], device: str) -> list[Pro
     heads, kv_heads, head_size = model
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_size": head_size}
     if phase == "decode":
-        return [make(Shape(f"{len(lengths)}", lengths, **sizes), device) for lengths in DECODES]
-    return [make(Shape(f"{len(lengths)}", lengths, query_len=new, **sizes), device) for lengths, new in PREFILLS]
+        shapes = [Shape(f"{len(lengths)}", lengths, **sizes) for lengths in DECODES]
+    else:
+        shapes = [Shape(f"{len(lengths)}", lengths, query_len=new, **sizes) for lengths, new in PREFILLS]
+    return [make(replace(shrunk(shape), **sizes) if DRY_RUN else shape, device) for shape in shapes]
 
 
 def prepare(phase: Phase, problem: Problem, config: AttentionConfig, out: torch.Tensor) -> Call:
@@ -128,6 +130,32 @@ def entry(
     }
 
 
+def tune(name: str, device: str, timer: Callable[[Call], float], minutes: float) -> Path:
+    """Measure, and write the file of the device of that name. Each entry has the same share of the time."""
+    work: list[tuple[Phase, tuple[int, int, int]]] = [
+        (phase, model) for model in MODELS for phase in ("decode", "prefill")
+    ]
+    end = time.monotonic() + 60 * minutes
+    entries = []
+    for index, (phase, model) in enumerate(work):
+        now = time.monotonic()
+        share = now + (end - now) / (len(work) - index)
+        entries.append(entry(phase, model, device, timer, share, candidates(phase)))
+        print(entries[-1], flush=True)
+    made = {
+        "device": name,
+        "made": f"scripts/gpu/tune_kernels.py --minutes {minutes:g}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "versions": list(versions()),
+        "entries": entries,
+    }
+    path = file_of(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    print(f"tune_kernels: wrote {path}")
+    return path
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8.0)
@@ -135,28 +163,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("tune_kernels: no GPU here; nothing was measured", file=sys.stderr)
         return 1
-    name = torch.cuda.get_device_name()
-    work: list[tuple[Phase, tuple[int, int, int]]] = [
-        (phase, model) for model in MODELS for phase in ("decode", "prefill")
-    ]
-    end = time.monotonic() + 60 * arguments.minutes
-    entries = []
-    for index, (phase, model) in enumerate(work):
-        now = time.monotonic()
-        share = now + (end - now) / (len(work) - index)
-        entries.append(entry(phase, model, "cuda", graph_replays_us, share, candidates(phase)))
-        print(entries[-1], flush=True)
-    made = {
-        "device": name,
-        "made": f"scripts/gpu/tune_kernels.py --minutes {arguments.minutes:g}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": list(versions()),
-        "entries": entries,
-    }
-    path: Path = file_of(name)
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
-    print(f"tune_kernels: wrote {path}")
+    tune(torch.cuda.get_device_name(), "cuda", graph_replays_us, arguments.minutes)
     return 0
 
 

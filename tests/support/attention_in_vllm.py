@@ -1,9 +1,9 @@
 """Generate with vLLM's own attention and with our backend, and compare: `attention_in_vllm.py MODEL`.
 
 On CPU (TRITON_INTERPRET=1) vLLM does not offer `--attention-backend`, so its entry `CPU_ATTN` is overridden, and the
-references are run as well. On CUDA the backend is chosen by name, with CUDA graphs, and under preemption with the
-asynchronous Proxima scheduler. One process runs all arms; the engine lives in it, too. Prints the results as JSON; ends
-with 1 if an arm's tokens differ from the first one's.
+references are run as well. On CUDA the backend is chosen by name, also with CUDA graphs, and with the asynchronous
+Proxima scheduler while requests yield their blocks, compute again or are swapped. One process runs all arms; the engine
+lives in it, too. Prints the results as JSON; ends with 1 if an arm's answers are not those of the first one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 os.environ |= {
@@ -22,24 +23,35 @@ os.environ |= {
 }
 
 import torch
-from vllm import LLM, SamplingParams
+from vllm import LLM, EngineArgs, SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer import ensure_kv_transfer_shutdown
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.attention.selector import _cached_get_attn_backend
+
+from proxima_engine.plugin import register_attention_backend
+from proxima_engine.swap.setup import CONNECTOR, CONNECTOR_MODULE, HOST_BYTES
 
 KERNELS = "proxima_engine.attention_backend.ProximaAttentionBackend"
 REFERENCES = "reference_backend.ReferenceBackend"
 SPECULATIVE = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}}
 GRAPHS = {"enforce_eager": False, "compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}}
-SCARCE = {
-    "num_gpu_blocks_override": 13,
-    "async_scheduling": True,
-    "scheduler_cls": "proxima_engine.scheduler.select_scheduler",
+RESTLESS = {"scheduler_cls": "restless_scheduler.restless_scheduler", "enable_prefix_caching": False}
+SWAP = {
+    "kv_transfer_config": KVTransferConfig(
+        kv_connector=CONNECTOR,
+        kv_connector_module_path=CONNECTOR_MODULE,
+        kv_role="kv_producer",
+        kv_load_failure_policy="recompute",
+        kv_connector_extra_config={HOST_BYTES: 100_000_000},
+    )
 }
+ASYNC = {"async_scheduling": True}
 # name -> (what takes the place of CPU_ATTN, arguments of the engine)
 CPU_ARMS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "native": (None, {}),
-    "references": (REFERENCES, {}),
+    "references, swapped": (REFERENCES, RESTLESS | SWAP),
     "kernels, speculative": (KERNELS, SPECULATIVE),
 }
 OURS = {"attention_backend": "PROXIMA"}
@@ -48,7 +60,8 @@ CUDA_ARMS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "kernels": (None, OURS),
     "kernels, speculative": (None, OURS | SPECULATIVE),
     "kernels, CUDA graphs": (None, OURS | GRAPHS),
-    "kernels, preempted": (None, OURS | SCARCE),
+    "kernels, preempted": (None, OURS | RESTLESS | ASYNC),
+    "kernels, swapped": (None, OURS | RESTLESS | ASYNC | SWAP | GRAPHS),
 }
 # Ragged lengths; two share a prefix of several blocks; the longest are cut into chunks by the step's 96 tokens.
 PREFIX = [3 + i % 200 for i in range(70)]
@@ -62,7 +75,7 @@ PROMPTS = [
 
 
 def generate(model: str, **engine: Any) -> dict[str, Any]:
-    defaults = {"enforce_eager": True, "num_gpu_blocks_override": 64}
+    defaults = {"enforce_eager": True, "num_gpu_blocks_override": 64, "enable_prefix_caching": True}
     llm = LLM(
         model=model,
         dtype="float32",
@@ -70,7 +83,6 @@ def generate(model: str, **engine: Any) -> dict[str, Any]:
         block_size=32,
         max_num_seqs=4,
         max_num_batched_tokens=96,
-        enable_prefix_caching=True,
         disable_log_stats=True,
         **(defaults | engine),
     )
@@ -83,23 +95,63 @@ def generate(model: str, **engine: Any) -> dict[str, Any]:
         [step[token].logprob for step, token in zip(output.outputs[0].logprobs, tokens, strict=True)]
         for output, tokens in zip(outputs, texts, strict=True)
     ]
-    return {"layers": sorted(layers), "tokens": texts, "logprobs": logprobs}
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    swap = getattr(scheduler, "proxima_swap", None)
+    return {
+        "layers": sorted(layers),
+        "tokens": texts,
+        "logprobs": logprobs,
+        "asynchronous": config.scheduler_config.async_scheduling,
+        "yields": getattr(getattr(scheduler, "proxima_policy", None), "yields", 0),
+        "loaded_blocks": swap.counters.blocks_in if swap is not None else 0,
+    }
+
+
+def same(mine: dict[str, Any], native: dict[str, Any], *, exact: bool) -> bool:
+    """Whether answers are the same. On CUDA, where sums are rounded otherwise, up to a token that is as likely as
+    another."""
+    near = 1e-3 if exact else 2e-2
+    answers = (mine["tokens"], native["tokens"], mine["logprobs"], native["logprobs"])
+    for answer in zip(*answers, strict=True):
+        for token, other, logprob, other_logprob in zip(*answer, strict=True):
+            if abs(logprob - other_logprob) > near or (exact and token != other):
+                return False
+            if token != other:
+                break
+    return True
+
+
+def failures(results: dict[str, dict[str, Any]], *, exact: bool) -> Iterator[str]:
+    for arm, result in results.items():
+        if not same(result, results["native"], exact=exact):
+            yield f"{arm}: other answers than native"
+        if "preempted" in arm and not result["yields"]:
+            yield f"{arm}: nobody yielded"
+        if "swapped" in arm and not result["loaded_blocks"]:
+            yield f"{arm}: nothing was loaded"
 
 
 def main(model: str) -> int:
-    results = {}
-    for arm, (backend, engine) in (CUDA_ARMS if torch.cuda.is_available() else CPU_ARMS).items():
+    # A foreign Python has not installed our entry points.
+    register_attention_backend()
+    on_cuda = torch.cuda.is_available()
+    for _, engine in CUDA_ARMS.values():
+        # So that a wrong argument is found where there is no GPU.
+        EngineArgs(model=model, **engine)
+    results: dict[str, dict[str, Any]] = {}
+    for arm, (backend, engine) in (CUDA_ARMS if on_cuda else CPU_ARMS).items():
         if backend is not None:
             register_backend(AttentionBackendEnum.CPU_ATTN, backend)
             _cached_get_attn_backend.cache_clear()
         results[arm] = generate(model, **engine)
+        ensure_kv_transfer_shutdown()
         gc.collect()
         cleanup_dist_env_and_memory()
     sys.stdout.write("RESULT " + json.dumps(results) + "\n")
-    differing = [arm for arm, result in results.items() if result["tokens"] != results["native"]["tokens"]]
-    for arm in differing:
-        sys.stderr.write(f"attention_in_vllm: {arm}: other tokens than native\n")
-    return 1 if differing else 0
+    found = list(failures(results, exact=not on_cuda))
+    for failure in found:
+        sys.stderr.write(f"attention_in_vllm: {failure}\n")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":
