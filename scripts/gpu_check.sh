@@ -36,7 +36,7 @@ stage() { # stage SECONDS NAME COMMAND...: go on after a failure, and report it 
 echo "gpu_check: $device"
 stage 120 "kernels match their references" "$PYTHON" scripts/gpu/check_kernels.py
 stage 180 "times" "$PYTHON" scripts/gpu/time_kernels.py --csv "$out/kernels-$name.csv" --plot "$out/kernels-$name.svg"
-if "$PYTHON" -c 'import vllm' 2>/dev/null; then
+if "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("vllm") is None)'; then
   model=$(mktemp -d)
   trap 'rm -rf "$model"' EXIT
   "$PYTHON" -c "import sys; from pathlib import Path; from tiny_model import write_tiny_model; write_tiny_model(Path(sys.argv[1]))" "$model"

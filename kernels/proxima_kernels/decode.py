@@ -108,10 +108,9 @@ def decode_workspace(
 def _lanes(batch: Batch, max_query_len: int, config: AttentionConfig) -> int:
     """More than configured for the tokens of a verification step, so that keys and values are read once for all of
     them, as long as their sums fit the registers of four warps."""
-    if batch.query.dtype == torch.float32:
+    if batch.query.dtype == torch.float32 or batch.cache.head_size > 128:
         return config.lanes
-    most = 64 if batch.cache.head_size <= 128 else 32
-    return max(config.lanes, min(power_of_two(batch.group * max_query_len), most))
+    return max(config.lanes, min(power_of_two(batch.group * max_query_len), 32))
 
 
 def _decode(

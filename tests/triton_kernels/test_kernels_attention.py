@@ -120,7 +120,7 @@ def test_logits_whose_exponentials_overflow_are_merged():
 
 
 def test_decode_of_more_tokens_and_heads_than_a_tile_holds():
-    """16 heads a KV head and 8 tokens are two tiles of 64 lanes; the second one is half empty in some rows."""
+    """16 heads a KV head and 8 tokens are four tiles of 32 lanes; some rows leave the last ones empty."""
     check_decode(paged_case([8, 40, 33], [8, 5, 1], heads=16, kv_heads=1, dtype=HALF, device=DEVICE))
 
 
