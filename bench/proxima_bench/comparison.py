@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -171,8 +172,16 @@ async def compare(plan: Plan, start: Start, watch: WatchTurn, ended: Ended) -> C
 
 @asynccontextmanager
 async def side_by_side(arms: Sequence[Arm], start: Start) -> AsyncIterator[Start]:
+    """All started at once: most of a start is Python's imports, which leave cores to others."""
     async with AsyncExitStack() as stack:
-        urls = {arm.name: await stack.enter_async_context(start(arm)) for arm in arms}
+        starting = [stack.enter_async_context(start(arm)) for arm in arms]
+        # To the end, so that what has started is in the stack, and stopped, when another has failed.
+        started = await asyncio.gather(*starting, return_exceptions=True)
+        urls = {}
+        for arm, result in zip(arms, started, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            urls[arm.name] = result
         yield lambda arm: nullcontext(urls[arm.name])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -24,6 +25,10 @@ START_TIMEOUT_S = 1800
 """Large models take that long to load."""
 _STOP_TIMEOUT_S = 60
 _POLL_S = 0.5
+_DEATH_S = 5
+"""A gateway that has lost its engine needs a moment to say so and to end."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
 _LAST_LINES = 5
 
 
@@ -51,21 +56,37 @@ async def command(arm: Arm, model: str, load: Load, extra: Sequence[str], port: 
 
 
 @asynccontextmanager
-async def running(arm: Arm, model: str, load: Load, extra: Sequence[str], log: Path) -> AsyncIterator[str]:
-    """Base URL of the arm's server, started and ready; it is stopped when the body ends, however it ends.
+async def running(
+    arm: Arm, model: str, load: Load, extra: Sequence[str], log: Path, wrapper: Sequence[str] = ()
+) -> AsyncIterator[str]:
+    """Base URL of the arm's server, started and ready; it is stopped when the body ends, however it ends, and when
+    this process is killed.
 
-    Raises ProximaError with the last lines of its log when it does not get ready.
+    ``wrapper`` is a program that runs it, with its own arguments.
+    Raises ProximaError with the last lines of its log when it does not get ready, and where the body fails because it
+    died.
     """
     port = _free_port()
-    arguments = await command(arm, model, load, extra, port)
+    arguments = [*wrapper, *await command(arm, model, load, extra, port)]
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     url = f"http://127.0.0.1:{port}"
     try:
         await _until_ready(arm, process, url, log)
-        yield url
+        try:
+            yield url
+        except ProximaError as error:
+            with suppress(TimeoutError):
+                code = await asyncio.wait_for(process.wait(), _DEATH_S)
+                raise ProximaError(f"{arm.name} died with exit code {code}:\n{_end_of(log)}") from error
+            raise
     finally:
         await _stop(process)
 
@@ -82,6 +103,11 @@ async def _until_ready(arm: Arm, process: asyncio.subprocess.Process, url: str, 
     except TimeoutError:
         raise ProximaError(f"{arm.name} was not ready within {START_TIMEOUT_S} s; its log is {log}") from None
     raise ProximaError(f"{arm.name} ended with exit code {process.returncode} before it was ready:\n{_end_of(log)}")
+
+
+def _end_with_parent() -> None:
+    """In the child: a measurement that is killed with SIGKILL cannot stop what it started."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -203,8 +203,8 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_the_presets_are_what_they_are_called():
     presets = loads.presets()
     assert list(presets) == [
-        "article", "throughput", "out-of-the-box", "pressure", "pressure-mixed", "overload", "no-pressure", "long-tail",
-        "shared-prefix", "multi-turn",
+        "article", "throughput", "out-of-the-box", "pressure", "pressure-mixed", "overload", "no-pressure",
+        "interactive", "long-tail", "shared-prefix", "multi-turn",
     ]  # fmt: skip
     article = presets["article"]
     assert (article.requests, article.shape.concurrency, article.temperature) == (200, 50, 0.7)
