@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from proxima_bench import compare_command, report_command, serve_command, sweep_command
+from proxima_bench import compare_command, profile_command, report_command, serve_command, sweep_command
 from proxima_config.command import Command
 
 _EXAMPLES = """\
   proxima bench serve --url http://127.0.0.1:8000 --preset throughput
   proxima bench serve --url http://127.0.0.1:8000 --requests 200 --poisson 4 --input-tokens 128 --output-tokens 64-256
   proxima bench compare --preset pressure
+  proxima bench profile --preset pressure --out profile
   proxima bench report result.json --out report.html
   proxima bench serve --help        all kinds of load, prompts and limits
 """
@@ -19,6 +20,7 @@ _ACTIONS = {
     "serve": serve_command.ACTION,
     "compare": compare_command.ACTION,
     "sweep": sweep_command.ACTION,
+    "profile": profile_command.ACTION,
     "report": report_command.ACTION,
 }
 

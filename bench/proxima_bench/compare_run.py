@@ -84,7 +84,7 @@ def starter(model: str, load: Load, extra: Sequence[str], logs: Path, console: C
         if arm.url:
             yield arm.url
             return
-        log = logs / f"{_file_name(arm)}.log"
+        log = logs / f"{file_name(arm)}.log"
         say(console, f"starting {arm.name}; its log is {log}")
         async with servers.running(arm, model, load, extra, log) as url:
             yield url
@@ -92,7 +92,8 @@ def starter(model: str, load: Load, extra: Sequence[str], logs: Path, console: C
     return start
 
 
-def _file_name(arm: Arm) -> str:
+def file_name(arm: Arm) -> str:
+    """The arm's name as far as it can stand in the name of a file."""
     return "".join(each if each.isalnum() or each in "-_." else "_" for each in arm.name)
 
 

@@ -96,6 +96,38 @@ def compared(*, arms: tuple[str, str] = ("native", "proxima")) -> dict[str, Any]
     }
 
 
+def tuned() -> dict[str, Any]:
+    """What `proxima tune` keeps: a comparison, and the trials before it."""
+    trials = {
+        "native": {"status": "measured", "reason": "", "value": 100.0, "kv_full": True},
+        "proxima": {"status": "measured", "reason": "", "value": 110.0, "kv_full": True},
+        "proxima --max-num-seqs=4096": {
+            "status": "out_of_memory",
+            "reason": "MemoryError",
+            "value": 0.0,
+            "kv_full": False,
+        },
+    }
+    return {**compared(), "tune": {"fingerprint": "x", "objective": "output_tokens_per_s", "trials": trials}}
+
+
+def profiled() -> dict[str, Any]:
+    """What `bench profile` finds: steps every tenth of a second, with and without a prompt."""
+    times = {"duration_s": 0.08, "forward_s": 0.06, "decodes": 12, "decode_tokens": 12}
+    prompts = [{"prompts": 1, "prompt_tokens": 64}, *[{"prompts": 0, "prompt_tokens": 0}] * 2]
+    steps = [{"start_s": at / 10, **times, **prompts[at % 3]} for at in range(20)]
+    operators = [{"name": "aten::addmm", "total_s": 1.2, "calls": 400}]
+    capture = {"duration_s": 2.1, "steps": steps, "operators": operators, "device": "cpu"}
+    return {
+        "machine": compared()["machine"],
+        "load": served()["load"],
+        "tool": "torch",
+        "after_s": 15.0,
+        "files": {arm: [f"/profile/{arm}/rank-0.pt.trace.json.gz"] for arm in ("native", "proxima")},
+        "captures": dict.fromkeys(("native", "proxima"), capture),
+    }
+
+
 def lab_compared() -> dict[str, Any]:
     return {"setting": _SETTING, "arms": {arm: _figures(0.8, with_timeline=True) for arm in ("native", "proxima")}}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from result_files import compared, lab_sweep, served, write
+from result_files import compared, lab_sweep, served, tuned, write
 
 from proxima_bench.html import intervals, page
 from proxima_bench.html.results import Measured, read
@@ -67,6 +67,49 @@ def test_a_comparison(report):
     assert cells(text, "KV blocks in use") == [["50%", "max", "90%"], ["50%", "max", "90%"]]
 
 
+def cases(*loads):
+    """A comparison of several cases, each with a ratio of its own: 1.1, 1.2, ..."""
+    result = compared()
+    result["measurements"] = [
+        {"case": name, "arm": arm, "round": 1, "report": served(**load)}
+        for name, load in loads
+        for arm in ("native", "proxima")
+    ]
+    result["cases"] = [
+        {"name": name, "arms": {"native": {}, "proxima": {"attainment": {"ratio": _ratio(1.1 + number / 10)}}}}
+        for number, (name, _) in enumerate(loads)
+    ]
+    return result
+
+
+def _ratio(value):
+    return {"value": value, "low": value - 0.05, "high": value + 0.05}
+
+
+def test_ratios_stand_with_the_case_they_belong_to(report):
+    falling = report(cases(("b", {"rate_rps": 4.0}), ("a", {"rate_rps": 2.0})))
+    assert re.findall(r"At load (\S+) .*?<td class=\"better\">([\d.]+)", falling, re.DOTALL) == [
+        ("4", "1.10"),
+        ("2", "1.20"),
+    ]
+
+
+def test_cases_with_the_same_load_are_numbered(report):
+    same = report(cases(("few", {"rate_rps": 2.0}), ("many", {"rate_rps": 2.0})))
+    assert re.findall(r"At load (\S+) .*?<td class=\"better\">([\d.]+)", same, re.DOTALL) == [
+        ("2", "1.20"),
+        ("1", "1.10"),
+    ]
+
+
+def test_a_ramp_is_one_load_however_long_each_arm_took(report):
+    result = compared()
+    for number, each in enumerate(result["measurements"]):
+        each["report"]["load"]["shape"] = {"kind": "ramp", "from_rps": 1.0, "to_rps": 2.0, "over_s": 2.0}
+        each["report"]["duration_s"] += number
+    assert cells(report(result), "attained")[2] == ["1.50", "[1.20,", "1.80]"]
+
+
 def test_growing_load(report):
     text = report(lab_sweep())
     assert pictures(text)[:4] == [
@@ -76,6 +119,16 @@ def test_growing_load(report):
         "E2E p99 against load",
     ]
     assert "At load 1.25" in text
+
+
+def test_what_a_search_tried(report):
+    text = report(tuned())
+    assert "settings found by trying them" in text
+    assert [cells(text, name)[0] for name in ("proxima", "native", "proxima --max-num-seqs=4096")] == [
+        ["110"],
+        ["100"],
+        ["out_of_memory"],
+    ]
 
 
 def test_one_arm_and_one_point(report):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from browser import WatchedPage, browser
-from result_files import compared, lab_compared, lab_sweep, served, write
+from result_files import compared, lab_compared, lab_sweep, profiled, served, tuned, write
 
+from proxima_bench.html import profile_page
 from proxima_server.cli.main import main
 
 pytestmark = pytest.mark.slow
 
-RESULTS = (compared, lab_sweep, lab_compared, served)
+RESULTS = (compared, lab_sweep, lab_compared, served, tuned)
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +48,20 @@ def test_it_draws_and_asks_nobody(chromium, address, width):
         assert (watched.complaints, watched.outside) == ([], [])
         page.emulate_media(media="print")
         assert not page.locator("details").first.is_visible()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_page_of_a_profile_too(chromium, tmp_path, width, language):
+    path = tmp_path / "profile.html"
+    path.write_text(profile_page.page(profiled(), language), encoding="utf-8")
+    with WatchedPage(chromium, path.as_uri(), viewport={"width": width, "height": 900}) as watched:
+        page = watched.page
+        page.goto(path.as_uri())
+        plots = page.locator("figure.plot svg")
+        boxes = [plots.nth(number).bounding_box() for number in range(plots.count())]
+        assert len(boxes) == 2
+        assert all(box and box["width"] > 200 and box["height"] > 60 for box in boxes)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        watched.assert_accessible()
+        assert (watched.complaints, watched.outside) == ([], [])

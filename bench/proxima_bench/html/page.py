@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -13,23 +13,31 @@ from proxima_bench.html import tables
 from proxima_bench.html.plots import Plots, Texts
 from proxima_bench.html.results import Result
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 LANGUAGES = ("en", "zh")
 
 
 def page(results: Sequence[Result], language: str) -> str:
     """The whole HTML document."""
+    texts = texts_of(language)
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(t=texts, results=[_shown(result, texts, f"r{number}") for number, result in enumerate(results)])
+    )
+
+
+def environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("proxima_bench", "html"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-    )
-    texts = texts_of(language)
-    return environment.get_template("page.html.j2").render(
-        t=texts, results=[_shown(result, texts, f"r{number}") for number, result in enumerate(results)]
     )
 
 
@@ -49,6 +57,7 @@ def _shown(result: Result, texts: Texts, prefix: str) -> dict[str, Any]:
         "looks": plots.looks,
         "rounds": max(each.round for each in result.measured),
         "findings": tables.found_by_sweep(result, texts),
+        "tried": tables.tried(result),
         "summaries": [(load, tables.summary(result, load, texts)) for load in reversed(result.loads)],
         "attainment": plots.attainment(),
         "against_load": [

@@ -250,18 +250,7 @@ class Plots:
         axes.set_xlim(left=0)
 
     def _picture(self, key: str, draw: Callable[[Axes], None], *, width: float = 4.7, height: float = 2.9) -> str:
-        import warnings
-
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-
-        with rc_context(dict(_RC)), warnings.catch_warnings():
-            # Texts are set by the browser, which has glyphs that matplotlib's own font lacks.
-            warnings.filterwarnings("ignore", message=".*missing from font.*")
-            picture = Figure(figsize=(width, height), layout="constrained")
-            axes = picture.subplots()
-            draw(axes)
-            return _embedded(picture, self._texts[f"title_{key}"], next(self._ids))
+        return picture(self._texts[f"title_{key}"], draw, next(self._ids), width=width, height=height)
 
     # -- data ------------------------------------------------------------------------------------------------------
 
@@ -291,6 +280,22 @@ class Plots:
                 pairs = [(at, value) for at, value in zip(series["time_s"], values, strict=True) if value is not None]
                 return tuple(zip(*pairs, strict=True)) if pairs else None  # type: ignore[return-value]
         return None
+
+
+def picture(title: str, draw: Callable[[Axes], None], prefix: str, *, width: float, height: float) -> str:
+    """SVG that can stand in a page, its ids beginning with ``prefix``; sizes are in inches of print."""
+    import warnings
+
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(dict(_RC)), warnings.catch_warnings():
+        # Texts are set by the browser, which has glyphs that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", message=".*missing from font.*")
+        drawn = Figure(figsize=(width, height), layout="constrained")
+        axes = drawn.subplots()
+        draw(axes)
+        return _embedded(drawn, title, prefix)
 
 
 _COLUMNS = ("sent_s", "ttft_s", "e2e_s", "stall_s", "stall_at_s", "outcome")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from proxima_bench import machine
@@ -14,7 +15,7 @@ from proxima_config.errors import UsageError
 Report = Mapping[str, Any]
 
 RPS, STREAMS, MULTIPLE, CASE = "rps", "streams", "multiple", "case"
-"""What a load is counted in: requests offered a second, streams at once, multiples of a recorded rate, or mixed."""
+"""What a load is counted in: requests offered a second, streams at once, multiples of a recorded rate, or numbered."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Result:
     ttft_s: float
     stall_s: float
     machine: str = ""
-    ratios: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    """Per case and arm: (name of the case, {arm: {figure: {"ratio": ...}}})."""
+    ratios: Mapping[float, Mapping[str, Any]] = field(default_factory=dict)
+    """To the baseline, by load: {arm: {figure: {"ratio": ...}}}."""
     baseline: str | None = None
     warnings: Sequence[str] = ()
     findings: Mapping[str, Any] = field(default_factory=dict)
     """What a sweep found for each arm."""
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    """What a search for settings tried."""
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -90,7 +93,7 @@ def _result(name: str, found: Mapping[str, Any]) -> Result:
     return Result(
         name=name,
         kind="serve",
-        sentence=_sentence(found["load"]),
+        sentence=sentence(found["load"]),
         unit=unit,
         measured=[Measured(found["load"]["model"] or found["load"]["url"], load, 1, report)],
         ttft_s=found["slo"]["ttft_s"],
@@ -106,26 +109,38 @@ def _compared(name: str, found: Mapping[str, Any]) -> Result:
     measurements = [each for each in found["measurements"] if each["case"] != "saturation"]
     if not measurements:
         raise UsageError(f"{name}: nothing but the closed loop, which tells what rates to offer, is measured yet")
-    loads = [_load_of(each["report"]) for each in measurements]
+    loads, unit = _loads(measurements)
     first = measurements[0]["report"]
+    kind = next((kind for kind in ("sweep", "tune") if kind in found), "compare")
     return Result(
         name=name,
-        kind="sweep" if "sweep" in found else "compare",
-        sentence=_sentence(first["load"], with_arrivals=len(set(loads)) == 1),
-        unit=loads[0][1] if len({unit for _, unit in loads}) == 1 else CASE,
-        measured=[
-            Measured(each["arm"], load, each["round"], each["report"])
-            for each, (load, _) in zip(measurements, loads, strict=True)
-        ],
+        kind=kind,
+        sentence=sentence(first["load"], with_arrivals=len(loads) == 1),
+        unit=unit,
+        measured=[Measured(each["arm"], loads[each["case"]], each["round"], each["report"]) for each in measurements],
         ttft_s=first["slo"]["ttft_s"],
         stall_s=first["slo"]["stall_s"],
         machine=machine.sentence(found["machine"]),
-        ratios=[(case["name"], case["arms"]) for case in found.get("cases", ())],
+        ratios={loads[case["name"]]: case["arms"] for case in found.get("cases", ()) if case["name"] in loads},
         baseline=found.get("baseline"),
         warnings=found["warnings"],
         findings=found.get("sweep", {}),
+        tune=found.get("tune", {}),
         details=first["load"],
     )
+
+
+def _loads(measurements: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], str]:
+    """The load of each case, and its unit; their numbers where cases have no loads that tell them apart."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for each in measurements:
+        found.setdefault(each["case"], []).append(_load_of(each["report"]))
+    # What a ramp offered differs from one measurement to the next.
+    loads = {case: median(load for load, _ in each) for case, each in found.items()}
+    units = {unit for each in found.values() for _, unit in each}
+    if len(units) > 1 or len(set(loads.values())) < len(loads):
+        return {case: float(number) for number, case in enumerate(loads, 1)}, CASE
+    return loads, units.pop()
 
 
 def _lab(name: str, found: Mapping[str, Any], kind: str, measured: Sequence[Measured]) -> Result:
@@ -188,7 +203,8 @@ def _load_of(report: Report) -> tuple[float, str]:
     return report["requests"]["offered"] / report["duration_s"], RPS
 
 
-def _sentence(load: Mapping[str, Any], *, with_arrivals: bool = True) -> str:
+def sentence(load: Mapping[str, Any], *, with_arrivals: bool = True) -> str:
+    """What was sent, and when a request attained."""
     preset = f"{load['preset']}: " if load["preset"] else ""
     arrivals = f", {load['arrivals']}" if with_arrivals else ""
     return (

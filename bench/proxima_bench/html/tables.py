@@ -58,7 +58,7 @@ _GAUGES = ("device_utilisation", "kv_use", "running")
 
 def summary(result: Result, load: float, texts: Texts) -> Table:
     """Medians of each arm under one load, and ratios to the baseline where the file has them."""
-    ratios = _ratios(result, load)
+    ratios = result.ratios.get(load, {})
     compared = [arm for arm in result.arms if ratios and arm != result.baseline]
     rows = []
     for row in _ROWS:
@@ -82,6 +82,19 @@ def found_by_sweep(result: Result, texts: Texts) -> Table | None:
         (texts["peak"], [_known(arms[arm]["peak_rps"]) for arm in result.arms]),
     ]
     return Table(result.arms, rows)
+
+
+def tried(result: Result) -> Table | None:
+    """What a search for settings measured once each, best first."""
+    trials = result.tune.get("trials")
+    if not trials:
+        return None
+    ordered = sorted(trials.items(), key=lambda item: -item[1]["value"])
+    rows = [
+        (name, [Cell(_number(each["value"]) if each["status"] == "measured" else each["status"])])
+        for name, each in ordered
+    ]
+    return Table([result.tune["objective"]], rows)
 
 
 def stalled(result: Result, texts: Texts) -> Table | None:
@@ -126,13 +139,6 @@ def errors(result: Result, texts: Texts) -> Table | None:
         result.arms,
         [(code, [Cell(f"{counts[arm][code]} {texts['of']} {offered[arm]}") for arm in result.arms]) for code in codes],
     )
-
-
-def _ratios(result: Result, load: float) -> Mapping[str, Any]:
-    """Of the case whose medians these are: cases stand in the order in which loads were measured."""
-    order = list(dict.fromkeys(each.load for each in result.measured))
-    place = order.index(load)
-    return result.ratios[place][1] if place < len(result.ratios) else {}
 
 
 def _ratio(ratio: Mapping[str, float | None] | None, row: _Row) -> Cell:
