@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 # The repository root must never be importable: a folder named `kernels` on sys.path breaks transformers.
 export PYTHONSAFEPATH := 1
 
-.PHONY: help setup setup-dev serve test test-full soak check lint lock docs clean
+.PHONY: help setup setup-dev serve test test-full soak check lint lock docs figures clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort | expand -t 14
@@ -53,6 +53,12 @@ docs: setup-dev ## Write the generated pages under docs/ and files of the chart,
 	$(BIN)/python scripts/generate_docs.py
 	$(BIN)/python scripts/generate_chart.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+figures: setup-dev ## Draw the pictures of README and docs again, and write README's figures (minutes)
+	$(BIN)/python scripts/readme_figures.py
+	$(BIN)/python scripts/benchmark_pictures.py
+	$(BIN)/python scripts/lab_pictures.py
+	$(if $(wildcard scripts/live_pictures.py),$(BIN)/python scripts/live_pictures.py)
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
