@@ -112,8 +112,6 @@ class ProximaScheduler(Scheduler):
                 self._view.restart()
             self.proxima_plan = plan or EMPTY_PLAN
         self._report.planned(self.proxima_plan, time.monotonic() - started_s)
-        if self.proxima_swap is not None:
-            self.proxima_swap.weigh(self._step_clock.step_time)
         begun_s = self.proxima_clock()
         most_tokens: int = self.max_num_scheduled_tokens
         step_tokens = self._most_tokens(most_tokens)

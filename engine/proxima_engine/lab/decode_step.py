@@ -142,10 +142,6 @@ def _need_their_manager(scheduler: Scheduler) -> tuple[list[Request], bool] | No
             # Its first block may be what somebody waits for.
             return None
         changing.append(request)
-    swap = getattr(scheduler, "proxima_swap", None)
-    if new_blocks and swap is not None and swap.keeps_prefixes:
-        # What they held may have to be stored.
-        return None
     free = manager.block_pool.get_num_free_blocks() - new_blocks
     gives_away = new_blocks > 0 and _keeps_prefixes(scheduler)
     ours = free >= 0 and not gives_away and _nobody_starts(scheduler, free, size)
