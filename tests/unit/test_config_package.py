@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,11 +36,12 @@ def test_the_generated_pages_are_fresh():
 
 
 def test_a_stale_page_is_named(tmp_path):
-    scripts, docs = tmp_path / "scripts", tmp_path / "docs"
-    scripts.mkdir()
-    docs.mkdir()
-    script = scripts / "generate_docs.py"
-    script.write_text((ROOT / "scripts" / "generate_docs.py").read_text(encoding="utf-8"), encoding="utf-8")
+    docs = tmp_path / "docs"
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copytree(ROOT / "docs" / "decisions", docs / "decisions")
+    for read in ("tests", "pyproject.toml"):
+        (tmp_path / read).symlink_to(ROOT / read)
+    script = tmp_path / "scripts" / "generate_docs.py"
     (docs / "configuration.md").write_text("old\n")
     command = [sys.executable, str(script)]
     stale = subprocess.run([*command, "--check"], capture_output=True, text=True, timeout=60, check=False)
