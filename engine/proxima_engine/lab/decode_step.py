@@ -62,6 +62,9 @@ def schedule_decode_step(scheduler: Scheduler, last: DecodeBatch | None = None) 
     if found is None:
         return None
     changing, ends_somebody = found
+    if changing and swap is not None and swap.keeps_prefixes:
+        # What was in their new blocks may have to be stored.
+        return None
     batch = last if last is not None and last.requests == running else DecodeBatch(running)
     manager = scheduler.kv_cache_manager
     scheduler.current_step += 1
@@ -119,21 +122,17 @@ def _need_their_manager(scheduler: Scheduler) -> tuple[list[Request], bool] | No
     new_blocks, ends_somebody = 0, False
     for request in running:
         computed, ahead = request.num_computed_tokens, request.num_output_placeholders
-        tokens = request.num_tokens
+        tokens, limit = request.num_tokens, request.num_prompt_tokens + request.max_tokens
         if (
             computed + 1 != tokens + ahead
             or computed > longest
             or request.is_prefill_chunk
             or request.num_stale_output_tokens
+            # The step in flight brings its last token.
+            or (ahead and computed + 2 - ahead >= limit)
         ):
             return None
-        if computed + 2 >= request.num_prompt_tokens + request.max_tokens:
-            if ahead and computed + 2 - ahead >= request.num_prompt_tokens + request.max_tokens:
-                # The step in flight brings its last token.
-                return None
-            ends_somebody = True
-        elif computed == longest:
-            ends_somebody = True
+        ends_somebody = ends_somebody or computed + 2 >= limit or computed == longest
         if computed >= len(held[request.request_id]) * size:
             new_blocks += 1
         elif not caching or tokens // size <= cached.get(request.request_id, 0):
