@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
+import http.server
+import queue
 import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from browser import WatchedPage, browser
+from fake_gateway import FakeGateway, fake_gateway, snapshot
 from gateway_process import PROXIMA, GatewayProcess
 from playwright.sync_api import Browser, expect
 from ports import free_ports
+from request_rows import state
+
+from proxima_engine.telemetry import Phase
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
+ROOT = Path(__file__).resolve().parents[2]
 VIEWS = ("overview", "scheduler", "chat")
 WIDTHS = {"phone": (390, 844), "laptop": (1280, 800), "wide": (1920, 1080)}
 TOKEN = "operator-0123456789-abcdef"
@@ -102,6 +112,77 @@ def test_the_live_view_moves_under_load_and_empties_after_it(chromium, gateway_u
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
         expect(page.locator("#requests")).to_contain_text("No requests")
     assert watched.complaints == watched.outside == []
+
+
+@contextlib.contextmanager
+def scripted_gateway(prepare: Callable[[FakeGateway], None]) -> Iterator[str]:
+    """The real application over an engine in a state that a real one is seldom in; in a thread of its own."""
+    urls: queue.Queue[str] = queue.Queue()
+    done = threading.Event()
+
+    async def serve() -> None:
+        async with fake_gateway() as gateway:
+            await gateway.ready()
+            prepare(gateway)
+            urls.put(f"http://127.0.0.1:{gateway.address[1]}")
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        yield urls.get(timeout=60)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_swaps_and_queues_beyond_what_is_listed_are_shown(chromium):
+    def prepare(gateway: FakeGateway) -> None:
+        receiver = gateway.runtime.snapshot_receiver
+        host = {"host_blocks_total": 4000, "host_blocks_used": 620, "swapped_bytes_total": {"out": 1.25e9, "in": 999}}
+        receiver.latest = {0: snapshot(**host, swap_failures_total={"no_room": 2, "copy": 0})}
+        waiting = [state(f"cmpl-{number}-0123abcd", Phase.WAITING, "behind_head") for number in range(250)]
+        receiver.requests[0] = [state("cmpl-x-0123abcd", Phase.SWAPPED, "blocks", output_tokens=9), *waiting]
+
+    with scripted_gateway(prepare) as url, WatchedPage(chromium, url) as watched:
+        page = watched.open("overview")
+        tile = page.locator(".tile", has_text="Swapped")
+        expect(tile.locator(".value")).to_have_text("1")
+        expect(tile.locator(".note")).to_have_text("1.25 GB out, 999 B in so far; 2 failed")
+        expect(page.locator(".pool")).to_contain_text("host memory 620 of 4,000 blocks, 16 %")
+        watched.open("scheduler")
+        expect(page.locator("#waiting-note")).to_have_text("the first 200; 51 more")
+        expect(page.locator("#waiting tbody tr")).to_have_count(200)
+        watched.assert_accessible()
+    assert watched.complaints == watched.outside == []
+
+
+def test_the_docs_site_loads_nothing_from_elsewhere(chromium, tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", ROOT / "mkdocs.yml"]
+    subprocess.run([*command, "--site-dir", tmp_path / "site"], check=True, capture_output=True)
+    handler = functools.partial(QuietFiles, directory=str(tmp_path / "site"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with WatchedPage(chromium, f"http://127.0.0.1:{server.server_port}") as watched:
+                page = watched.page
+                page.goto(f"http://127.0.0.1:{server.server_port}/")
+                expect(page.locator("h1")).to_have_text(re.compile("Proxima Gateway"))
+                page.locator("input.md-search__input").fill("backfilling")
+                expect(page.locator(".md-search-result__item").first).to_be_visible()
+                page.goto(f"http://127.0.0.1:{server.server_port}/concepts/")
+                # Pictures are there, and not only their words.
+                assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert watched.complaints == watched.outside == []
+
+
+class QuietFiles(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
