@@ -20,7 +20,8 @@ STEP_S = 0.1
 STEADY = Fitted(step=STEP_S, token=0, sequence=0, context_token=0, attention_pair=0, host_gap_s=0)
 CAP = 1000
 LIMITS = Limits(max_num_batched_tokens=4096, max_num_seqs=256, async_scheduling=False)
-ASKED_EVERY = 16
+ASKED_EVERY = 7
+"""Steps. No divisor of the 16 after which plans look anew, lest all are asked at the same time before or after that."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Run:
 
 
 def run(*, ask: bool) -> Run:
-    """80 requests at once, of which some 18 fit: what each of the others is told, every 16 steps until it starts."""
+    """80 requests at once, of which some 18 fit: what each of the others is told, every 7 steps until it starts."""
     spec = ARMS["proxima"]
     shape = EngineShape(400, 16, 4096, LIMITS, spec.watermark)
     context = ArmContext(ttft_s=2.0, stall_s=0.2, max_wait_s=75.0, true_lengths={}, seed=0)

@@ -90,6 +90,24 @@ def test_a_request_held_back_by_its_forecast_says_why_and_when_it_starts():
     engine.drain()
 
 
+def test_a_policy_that_cannot_tell_costs_nobody_anything(caplog, monkeypatch):
+    engine = experienced(blocks=4 * 9 + 1)
+    for number in range(6):
+        engine.add(f"r{number}", BLOCK * 2, 1000, answer_tokens=ANSWER)
+    engine.step()
+    with monkeypatch.context() as broken:
+        broken.setattr(engine.scheduler.proxima_policy, "_seen", object())
+        for _ in range(3):
+            states = told(engine)
+    assert len(states) == 6
+    starts = [state.start_s for state in states.values() if state.reason]
+    assert starts == sorted(starts), "as in order of arrival"
+    assert caplog.text.count("cannot tell when requests start") == 1
+    assert (engine.scheduler.proxima_guard.failures_total, engine.scheduler.proxima_guard.state) == (0, "ok")
+    engine.drain()
+    engine.check_integrity()
+
+
 def test_estimates_follow_time_and_order():
     engine = experienced(blocks=4 * 9 + 1)
     for number in range(4):

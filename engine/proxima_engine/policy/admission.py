@@ -155,6 +155,8 @@ class ProximaPolicy:
             self.calibration.z,
             self._terms.overcommit * books.room_blocks(seen),
             seen.block_size,
+            look_in=self._steps_to_refresh,
+            look_every=REFRESH_STEPS,
         )
 
     def _let_time_pass(self, view: StepView) -> bool:

@@ -19,33 +19,48 @@ from proxima_engine.policy.forecast import EDGES, Floats
 MOST_DRAWS, LEAST_DRAWS = 64, 8
 _DRAWN_LENGTHS = 2048
 """Of all requests and draws together: where many run they even out, so that fewer draws will do."""
-_TIMES: Floats = np.unique(np.round(np.geomspace(1, 16384, 44)))
-"""Steps from now at which the test is asked again, shape (times,): each a quarter later than the one before."""
+_TIMES: Floats = np.unique(np.round(np.geomspace(1, 16384, 88)))
+"""Steps from now at which the test is asked again, shape (times,): each an eighth later than the one before."""
 
 
 def expected_start_steps(
-    running: Sequence[Holding], head: Holding, z: float, room_blocks: float, block_size: float
+    running: Sequence[Holding],
+    head: Holding,
+    z: float,
+    room_blocks: float,
+    block_size: float,
+    *,
+    look_in: int = 1,
+    look_every: int = 1,
 ) -> float:
-    """Steps until ``head`` fits for the first time beside those who then still run of the ``running``: by then it has
-    in half of the draws. Nobody else is taken to start meanwhile.
+    """Steps until ``head`` is found to fit beside those who then still run of the ``running``: by then it is in half of
+    the draws. Nobody else is taken to start meanwhile.
+
+    Plans look again when somebody has ended, and without that in ``look_in`` steps and every ``look_every`` ones after.
     """
     if not running:
         return 0.0
     lives = _Lives(running, block_size)
     (newcomer,) = demand_of([head], block_size)
     waits = np.ones(len(lives.ends), dtype=bool)
-    before = 0.0
+    before, then = 0.0, np.ones_like(lives.ends)
     for time in _TIMES:
         alive = (lives.ends > time).astype(np.float64)
         mean, variance, most = lives.ahead(time, alive) + newcomer.parts[:, None]
         fits = (np.minimum(mean + z * np.sqrt(variance), most) <= room_blocks).all(axis=1)
         fits &= lives.blocks(time, alive) + head.blocks <= room_blocks
         # Who is alone starts in any case. Who fits starts at once: later it might not, for the others grow.
-        waits &= ~fits & alive.any(axis=1)
+        looks = (alive != then).any(axis=1) | (_looks(time, look_in, look_every) > _looks(before, look_in, look_every))
+        waits &= ~(fits & looks) & alive.any(axis=1)
         if 2 * np.count_nonzero(waits) <= len(waits):
             return float(before + time) / 2
-        before = time
+        before, then = time, alive
     return float(_TIMES[-1])
+
+
+def _looks(time: float, first: int, every: int) -> int:
+    """How often plans have looked without a cause until then."""
+    return max(0, int((time - first) // every) + 1)
 
 
 class _Lives:

@@ -28,6 +28,7 @@ class PolicyGuard:
         self.failures_total = 0
         self.last_error = ""
         self._off = False
+        self._asked_in_vain = False
 
     def switch_off(self, reason: str) -> None:
         """Arrival order from now on; nothing has failed."""
@@ -51,6 +52,18 @@ class PolicyGuard:
             return None
         self._failures_in_a_row = 0
         return result
+
+    def ask(self, asking: Callable[[], _Result]) -> _Result | None:
+        """What a policy tells those who look, or None. No plan hangs on it: a failure is logged once, no more."""
+        if self.state is PolicyState.NATIVE:
+            return None
+        try:
+            return asking()
+        except Exception:  # the same boundary: who looks must not stop the engine
+            if not self._asked_in_vain:
+                _logger.exception("scheduling policy cannot tell when requests start")
+            self._asked_in_vain = True
+            return None
 
     def _record(self, error: Exception) -> None:
         self._failures_in_a_row += 1

@@ -42,9 +42,13 @@ def _starts_s(
 ) -> Sequence[float | None]:
     policy = scheduler.proxima_policy
     if isinstance(policy, ExpectsStarts) and waiting:
-        return policy.expected_starts_s(
-            view.running_now(), [view.waiting_now(each) for each in waiting], finished_per_s
+        told = scheduler.proxima_guard.ask(
+            lambda: policy.expected_starts_s(
+                view.running_now(), [view.waiting_now(each) for each in waiting], finished_per_s
+            )
         )
+        if told is not None:
+            return told
     # In order of arrival one starts when one has ended.
     first_s = 1 / finished_per_s if finished_per_s > 0 else None
     return starts_in_turn_s(first_s, [1.0] * len(waiting), finished_per_s)
