@@ -301,6 +301,21 @@ class TestAdapters:
             "third",
         )
 
+    def test_one_that_has_waited_for_too_long_does_not_stop_those_without(self, policy: ProximaPolicy) -> None:
+        waits, other = waiting("third", 0, 3, adapter=3), waiting("none", MAX_WAIT_S, 3)
+        in_use = replace(self.seen(waits, other, now_s=MAX_WAIT_S), adapters=frozenset({1, 2}))
+        plan = policy.plan(in_use)
+        assert (plan.order, plan.held) == (("none",), {"third": Reason.LORA})
+
+    @pytest.mark.parametrize(("bounds", "starts"), [(1, ("second",)), (2, ())], ids=["overdue", "twice the bound"])
+    def test_after_twice_the_bound_no_adapter_passes(
+        self, policy: ProximaPolicy, bounds: int, starts: tuple[str, ...]
+    ) -> None:
+        """Those behind it are overdue as well."""
+        queue = [waiting("third", 0, 3, adapter=3), waiting("second", 0.1, 3, adapter=2)]
+        in_use = replace(self.seen(*queue, now_s=bounds * MAX_WAIT_S + 0.2), adapters=frozenset({1, 2}))
+        assert policy.plan(in_use).order == starts
+
 
 class TestOneOfAHigherPriority:
     """Smaller is higher, as in vLLM. Those who run have the lower one unless something else is said."""
@@ -330,6 +345,14 @@ class TestOneOfAHigherPriority:
     def test_does_not_wait_for_what_the_others_are_forecast_to_need(self, policy: ProximaPolicy) -> None:
         plan = policy.plan(view(self.high, free=11, busy=self.busy))
         assert (plan.order, plan.yields) == (("high",), ())
+
+    @pytest.mark.parametrize("slots", [0, 9])
+    def test_takes_nothing_while_it_may_not_start(self, policy: ProximaPolicy, slots: int) -> None:
+        """The forecast of its equal fills the pool of 65."""
+        mixed = (running("low", 0, 20, priority=1, cap=1000), running("equal", 0, 40, cap=10_000))
+        seen = view(replace(self.high, cap_tokens=10_000), free=5, slots=slots, busy=mixed)
+        plan = policy.plan(seen)
+        assert (plan.order, plan.yields, plan.held) == ((), (), {"high": Reason.FORECAST})
 
     @pytest.mark.parametrize("slots", [0, 9])
     def test_takes_nothing_of_its_equals(self, policy: ProximaPolicy, slots: int) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stepping_engine import STEP_S, SteppingEngine, engine_config
 
+from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.start_estimate import starts_in_turn_s
+from proxima_engine.scheduling.decision_log import HELD_NAMED, DecisionLog
 from proxima_engine.swap.setup import transfer_config
 from proxima_engine.telemetry import Phase, RequestState, SnapshotReceiver
 
@@ -163,3 +166,17 @@ async def test_the_gateway_sees_requests_and_decisions(tmp_path: Path):
     assert held[0].held == {"b": "blocks"}
     assert [decision.ended for decision in decisions if decision.ended] == [["a"], ["b"]]
     assert len(decisions) == 4, "steps that decide nothing new are no decisions"
+
+
+def test_a_decision_names_no_more_than_the_first_who_are_held() -> None:
+    """Thousands may wait, and a thousand decisions are kept."""
+    scheduler = SimpleNamespace(get_request_counts=lambda: (1, 5000))
+    log = DecisionLog(scheduler)
+    held = {f"r{number}": Reason.LORA for number in range(5000)}
+    output = SimpleNamespace(
+        scheduled_new_reqs=[], scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=set()), preempted_req_ids=None
+    )
+    log.dispatched(1, Plan(order=(), held=held), output, blocks_used=7, took_s=0.001)
+    (decision,) = log.take()
+    assert list(decision.held) == [f"r{number}" for number in range(HELD_NAMED)]
+    assert decision.waiting == 5000

@@ -41,6 +41,8 @@ REFRESH_STEPS = 16
 TURN = 0.5
 """Part of the stall bound after which one who yielded takes its turn: its KV has to be moved, and those who must give
 way first need their minimum service."""
+NOBODY = -1
+"""Before all bands."""
 RESUME_S = 5.0
 """Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks."""
 
@@ -67,9 +69,19 @@ class _Draft:
     looked_past_head: int = 0
     last_band: Band = Band.LATE
     """Nobody of a later band starts any more."""
+    last_adapter_band: int = Band.LATE
+    """Nobody of a later band who has an adapter starts any more."""
     backfilled: int = 0
     taken_blocks: int = 0
     yields: list[str] = field(default_factory=list)
+
+    def room(self) -> tuple[int, int, int, int, int]:
+        """What changes when others yield."""
+        return self.free_blocks, self.taken_blocks, self.slots, self.running, len(self.yields)
+
+    def go_back_to(self, room: tuple[int, int, int, int, int]) -> None:
+        self.free_blocks, self.taken_blocks, self.slots, self.running, yields = room
+        del self.yields[yields:]
 
 
 class ProximaPolicy:
@@ -203,14 +215,21 @@ class ProximaPolicy:
 
     def _kept_out(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
         """Why one does not start whatever blocks there are."""
-        if request.adapter and request.adapter not in draft.adapters and len(draft.adapters) >= view.adapter_slots:
-            if band is Band.OVERDUE or self._stood_still_for_long(band, request, view):
-                # Otherwise those who keep an adapter in use could follow each other for ever.
-                draft.last_band = band
+        if request.adapter and self._adapter_waits(band, request, draft, view):
             return Reason.LORA
         if band > Band.OVERDUE and self._class_is_full(request, draft, view):
             return Reason.CLASS_LIMIT
         return None
+
+    def _adapter_waits(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> bool:
+        if request.adapter in draft.adapters or len(draft.adapters) < view.adapter_slots:
+            return band > draft.last_adapter_band
+        # Those who keep an adapter in use could follow each other for ever. Who has none takes nobody's slot.
+        if self._bound_is_up(band, request, view):
+            draft.last_adapter_band = NOBODY
+        elif band is Band.OVERDUE or self._stood_still_for_long(band, request, view):
+            draft.last_adapter_band = min(draft.last_adapter_band, band)
+        return True
 
     def _class_is_full(self, request: WaitingRequest, draft: _Draft, view: StepView) -> bool:
         if request.request_class is not RequestClass.LONG or not draft.long_blocks:
@@ -241,22 +260,20 @@ class ProximaPolicy:
         blocks, exact = request.blocks_at_most, False
         if blocks > draft.free_blocks:
             blocks, exact = self._exact(request, draft, view), True
-        bound_is_up = self._bound_is_up(band, request, view)
+        before = draft.room()
         if blocks > draft.free_blocks or draft.slots <= 0:
             lacks = Reason.BLOCKS if blocks > draft.free_blocks else Reason.SLOTS
             if not self._make_room(band, request, blocks, draft, view):
                 return lacks
-        demand = self._books.demand(request, blocks, view)
-        needs_forecast = draft.running > 0 and not bound_is_up and not self._stood_still_for_long(band, request, view)
-        if needs_forecast and not self._peak_fits(request, demand, draft, view):
-            if exact or draft.lookups_left == 0:
-                return Reason.FORECAST
-            fewer = self._exact(request, draft, view)
-            if fewer == blocks:
-                return Reason.FORECAST
-            blocks, demand = fewer, self._books.demand(request, fewer, view)
-            if not self._peak_fits(request, demand, draft, view):
-                return Reason.FORECAST
+        demand: Demand | None
+        if not draft.running or self._needs_no_forecast(band, request, view):
+            demand = self._books.demand(request, blocks, view)
+        else:
+            blocks, demand = self._fitting(request, blocks, draft, view, exact=exact)
+        if demand is None:
+            # Nobody yields to one who then does not start.
+            draft.go_back_to(before)
+            return Reason.FORECAST
         draft.order.append(request.request_id)
         draft.free_blocks -= blocks
         draft.taken_blocks += blocks
@@ -270,6 +287,23 @@ class ProximaPolicy:
         self._planned[request.request_id] = demand
         draft.backfilled += draft.reserved is not None
         return None
+
+    def _needs_no_forecast(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
+        return self._bound_is_up(band, request, view) or self._stood_still_for_long(band, request, view)
+
+    def _fitting(
+        self, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView, *, exact: bool
+    ) -> tuple[int, Demand | None]:
+        """Blocks to start with and the demand by which it fits beside the others, if it does. ``exact``: ``blocks`` is
+        what the KV manager says, and not the most that it can be."""
+        demand = self._books.demand(request, blocks, view)
+        if self._peak_fits(request, demand, draft, view):
+            return blocks, demand
+        fewer = blocks if exact else self._exact(request, draft, view)
+        if fewer == blocks:
+            return blocks, None
+        demand = self._books.demand(request, fewer, view)
+        return fewer, demand if self._peak_fits(request, demand, draft, view) else None
 
     def _exact(self, request: WaitingRequest, draft: _Draft, view: StepView) -> int:
         if draft.lookups_left == 0:

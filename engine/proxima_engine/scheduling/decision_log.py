@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from proxima_engine.policy.plan import Plan
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 PREEMPTED = "preempted"
 """How one gave up its blocks whom vLLM itself preempted."""
+HELD_NAMED = 100
+"""Of those who are held the first so many: thousands may be, in each of a thousand decisions that are kept."""
 _NO_PLAN = Plan(order=())
 
 
@@ -36,7 +39,8 @@ class DecisionLog:
         started += output.scheduled_cached_reqs.resumed_req_ids
         yielded = dict.fromkeys(output.preempted_req_ids or (), PREEMPTED)
         yielded |= {request_id: str(mode) for request_id, mode in plan.yields}
-        held = {request_id: str(reason) for request_id, reason in plan.held.items() if request_id not in started}
+        held = dict(islice(plan.held.items(), HELD_NAMED))
+        held = {request_id: str(reason) for request_id, reason in held.items() if request_id not in started}
         if started or yielded or self._ended or held != self._held:
             self._note(step, plan, started, yielded, held, blocks_used, took_s)
 
