@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import sub, truediv
 from statistics import median
 
 from proxima_config.percentiles import percentile
@@ -17,7 +18,8 @@ _RESAMPLES = 10_000
 
 @dataclass(frozen=True)
 class Ratio:
-    """``low`` and ``high`` bound the confidence interval; None with fewer than FEWEST_ROUNDS rounds."""
+    """Of two medians, or their difference. ``low`` and ``high`` bound the confidence interval; None with fewer than
+    FEWEST_ROUNDS rounds."""
 
     value: float
     low: float | None = None
@@ -38,15 +40,24 @@ def ratio_of_medians(values: Sequence[float], base: Sequence[float]) -> Ratio | 
     """
     if not values or min(base) <= 0:
         return None
-    ratio = median(values) / median(base)
+    return _bootstrapped(values, base, truediv)
+
+
+def difference_of_medians(values: Sequence[float], base: Sequence[float]) -> Ratio:
+    """Likewise the median of ``values`` less that of ``base``, which may be 0; there must be a round."""
+    return _bootstrapped(values, base, sub)
+
+
+def _bootstrapped(values: Sequence[float], base: Sequence[float], of: Callable[[float, float], float]) -> Ratio:
+    found = of(median(values), median(base))
     if len(values) < FEWEST_ROUNDS:
-        return Ratio(ratio)
+        return Ratio(found)
     rng = random.Random(0)
     rounds = range(len(values))
     drawn = []
     for _ in range(_RESAMPLES):
         chosen = rng.choices(rounds, k=len(values))
-        drawn.append(median(values[i] for i in chosen) / median(base[i] for i in chosen))
+        drawn.append(of(median(values[i] for i in chosen), median(base[i] for i in chosen)))
     drawn.sort()
     outside = (1 - CONFIDENCE) / 2 * 100
-    return Ratio(ratio, percentile(drawn, outside), percentile(drawn, 100 - outside))
+    return Ratio(found, percentile(drawn, outside), percentile(drawn, 100 - outside))

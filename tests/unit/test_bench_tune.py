@@ -320,11 +320,22 @@ class TestProof:
         compared = await self.prove(Rounds({"native": [100] * 5, TUNED.name: speeds}), tmp_path)
         assert not proof.gain(compared, GOODPUT, TUNED, NATIVE).sure
 
-    async def test_of_a_base_that_never_attains_there_is_no_ratio(self, tmp_path):
+    async def test_of_a_base_that_never_attains_there_is_a_difference(self, tmp_path):
         compared = await self.prove(Rounds({"native": [0] * 5, TUNED.name: [1.5] * 5}), tmp_path)
         found = proof.gain(compared, GOODPUT, TUNED, NATIVE)
         assert (found.ratio, found.sure) == (None, True)
-        assert str(found) == "1.5 against 0; better in 5 of 5 rounds (by chance alone: 3%)"
+        assert str(found) == "1.5 against 0, 1.5 [1.5, 1.5] more; better in 5 of 5 rounds (by chance alone: 3%)"
+
+    async def test_rounds_are_compared_in_pairs(self, tmp_path):
+        """In a round that is good for both, the base is better than the other elsewhere."""
+        rounds = Rounds({"native": [0, 0, 1.6, 0, 0], TUNED.name: [3.4, 3.2, 1.7, 1.6, 1.5]})
+        compared = await self.prove(rounds, tmp_path)
+        assert proof.gain(compared, GOODPUT, TUNED, NATIVE).sure
+
+    async def test_one_round_lost_to_a_base_of_zeros_is_not_sure(self, tmp_path):
+        rounds = Rounds({"native": [0, 0, 2.0, 0, 0], TUNED.name: [3.4, 3.2, 1.7, 1.6, 1.5]})
+        compared = await self.prove(rounds, tmp_path)
+        assert not proof.gain(compared, GOODPUT, TUNED, NATIVE).sure
 
     async def test_three_rounds_prove_nothing(self, tmp_path):
         compared = await self.prove(Rounds({"native": [100] * 3, TUNED.name: [150] * 3}), tmp_path, 3)

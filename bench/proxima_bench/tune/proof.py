@@ -11,7 +11,7 @@ from typing import Any
 
 from proxima_bench.arms import Arm
 from proxima_bench.comparison import FIGURES, Case, Comparison, Figure, Sample, Start
-from proxima_bench.intervals import Ratio, ratio_of_medians
+from proxima_bench.intervals import Ratio, difference_of_medians, ratio_of_medians
 from proxima_bench.loads import Load
 from proxima_bench.measurement import Measurement
 from proxima_bench.tune.record import Record
@@ -31,6 +31,7 @@ class Gain:
     values: Sequence[float]
     ratio: Ratio | None
     """None where the base is zero in some round."""
+    difference: Ratio
 
     @property
     def rounds(self) -> int:
@@ -48,18 +49,23 @@ class Gain:
 
     @property
     def sure(self) -> bool:
-        apart = min(self.values) > max(self.base) if self.ratio is None else self.ratio.value > 1 and self.ratio.differs
-        return apart and self.chance <= DOUBT
+        if self.ratio is not None:
+            above = self.ratio.value > 1 and self.ratio.differs
+        else:
+            above = self.difference.low is not None and self.difference.low > 0
+        return above and self.chance <= DOUBT
 
     def as_json(self) -> dict[str, Any]:
         own = {"won": self.won, "rounds": self.rounds, "chance": self.chance, "sure": self.sure}
-        return {"ratio": self.ratio and asdict(self.ratio), **own}
+        return {"ratio": self.ratio and asdict(self.ratio), "difference": asdict(self.difference), **own}
 
     def __str__(self) -> str:
         said = f"{median(self.values):.3g} against {median(self.base):.3g}"
         if self.ratio is not None:
             interval = f" [{self.ratio.low:.2f}, {self.ratio.high:.2f}]" if self.ratio.low is not None else ""
             said += f", {self.ratio.value:.2f}{interval} times as much"
+        elif self.difference.low is not None:
+            said += f", {self.difference.value:.3g} [{self.difference.low:.3g}, {self.difference.high:.3g}] more"
         return f"{said}; better in {self.won} of {self.rounds} rounds (by chance alone: {self.chance:.0%})"
 
 
@@ -96,7 +102,9 @@ def gain(compared: Comparison, figure: Figure, arm: Arm, over: Arm) -> Gain | No
     """None where one of them does not have the figure in every round."""
     case = compared.cases[0]
     values, base = compared.values(case, arm, figure), compared.values(case, over, figure)
-    return Gain(base, values, ratio_of_medians(values, base)) if values and base else None
+    if not values or not base:
+        return None
+    return Gain(base, values, ratio_of_medians(values, base), difference_of_medians(values, base))
 
 
 def figure_of(key: str) -> Figure:
