@@ -18,11 +18,13 @@ from proxima_bench.tune.configuration import Configuration
 from proxima_bench.tune.record import Record
 from proxima_bench.tune.search import KV_BYTES, UTILISATION, Start
 from proxima_bench.tune.trials import Status, Trial, Trials, failure, oom_kills
+from proxima_config import hardware
 from proxima_config.errors import ProximaError, UsageError
 from proxima_config.layering import load_settings
 from proxima_server.cli.main import main
 
 GIB = 1 << 30
+CPU = hardware.Hardware(has_gpu=False, cpu_flags=frozenset(), cores=2, memory_bytes=24 * GIB)
 CONDITIONS = {"model": "tiny", "objective": "goodput_rps", "machine": "this"}
 GOODPUT = proof.figure_of("goodput_rps")
 SEQUENCES, TOKENS = "engine.max_num_seqs", "engine.max_num_batched_tokens"
@@ -153,15 +155,17 @@ class TestSearch:
 
 
 # Stand-ins for `proxima serve`: real processes that die in real ways.
-LISTENS = """
-import http.server, sys, threading, os, signal
+DIES_WHEN_ASKED = """
+import http.server, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers()
+        if self.path == "/v1/models": self.wfile.write(b'{"data": [{"id": "m"}]}')
+    def do_POST(self):
+        print('the engine died: RuntimeError: bad kernel', flush=True); os._exit(1)
     def log_message(self, *_): pass
 port = int([word for word in sys.argv if word.startswith("--port=")][0].partition("=")[2])
-server = http.server.HTTPServer(("127.0.0.1", port), Handler)
-threading.Thread(target=server.serve_forever, daemon=True).start()
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
 ALLOCATES = "bytearray(1 << 60)"
 EXITS = "import sys; sys.exit('NotImplementedError: no such layer')"
@@ -172,6 +176,7 @@ class TestFailures:
     @pytest.fixture
     def measured(self, monkeypatch, tmp_path):
         """A trial whose engine is a process that runs ``code``."""
+        monkeypatch.setattr(hardware, "detect", lambda: CPU)
 
         def measured(code, **load):
             async def command(*words):
@@ -208,11 +213,7 @@ class TestFailures:
         assert (await measured(IS_KILLED)).status is Status.OUT_OF_MEMORY
 
     async def test_it_dies_while_it_is_measured(self, measured):
-        dies = (
-            LISTENS
-            + "import time\ntime.sleep(1)\nprint('the engine died: RuntimeError: bad kernel', flush=True)\nos._exit(1)"
-        )
-        trial = await measured(dies, warmup=1, requests=1, timeout_s=5)
+        trial = await measured(DIES_WHEN_ASKED, warmup=1, requests=1, timeout_s=5)
         assert trial.status is Status.CRASHED
         assert "died with exit code 1" in trial.reason
         assert "bad kernel" in trial.reason
@@ -222,6 +223,7 @@ class TestFailures:
         [
             ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", Status.OUT_OF_MEMORY),
             ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate", Status.OUT_OF_MEMORY),
+            ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`", Status.OUT_OF_MEMORY),
             ("ValueError: No available memory for the cache blocks.", Status.OUT_OF_MEMORY),
             ("Free memory on device (5/80 GiB) on startup is less than desired GPU memory", Status.OUT_OF_MEMORY),
             ("Available memory on node 0 (9/23 GiB) on kv cache allocation is less than", Status.OUT_OF_MEMORY),
@@ -269,6 +271,23 @@ class TestGoingOn:
         first = await trials(Machine(lambda _: "MemoryError")).of(configuration)
         kept = await trials(Machine(lambda _: pytest.fail("it is known"))).of(configuration)
         assert (kept, kept.status) == (first, Status.OUT_OF_MEMORY)
+
+    async def test_a_crash_is_tried_again_by_the_next_call_only(self, trials):
+        configuration = Configuration({"scheduler.kind": "native", SEQUENCES: 8})
+        machine = Machine(lambda _: "the device is busy")
+        first_call = trials(machine)
+        await first_call.of(configuration)
+        assert (await first_call.of(configuration)).status is Status.CRASHED
+        assert len(machine.tried) == 1
+        assert (await trials(Machine(lambda _: 100.0)).of(configuration)).status is Status.MEASURED
+
+    @pytest.mark.parametrize("reason", ["the device is busy", "CUDA out of memory"])
+    async def test_a_baseline_that_failed_is_tried_again(self, trials, reason):
+        with pytest.raises(ProximaError, match="the baseline native failed"):
+            await search.search(trials(Machine(lambda _: reason)), start(), {})
+        machine = Machine(lambda _: 100.0)
+        await search.search(trials(machine), start(), {})
+        assert machine.tried[:2] == ["native", "proxima"]
 
 
 class Rounds:
@@ -356,6 +375,8 @@ class TestProof:
 def tune(monkeypatch, tmp_path, capsys):
     """The command, with trials and rounds that need no engine."""
 
+    monkeypatch.setattr(hardware, "detect", lambda: CPU)
+
     def tune(speed, *words, rounds=lambda name: 150.0 if "seqs" in name else 100.0, others=lambda _: {}):
         machine = Machine(speed)
 
@@ -397,6 +418,8 @@ class TestCommand:
         loaded = load_settings(environ={}, config_file=tmp_path / "tuned.yaml")
         assert (loaded.settings.scheduler.kind, loaded.settings.engine["max_num_seqs"]) == ("proxima", 24)
         assert (loaded.settings.engine["max_model_len"], loaded.settings.scheduler.ttft_s) == (1024, 3.0)
+        # Trials knew the load's targets: what is served knows them too, but for those that were given.
+        assert loaded.settings.scheduler.stall_s == 0.4
         assert (tmp_path / "tuned.yaml").read_text().startswith("# Found by proxima tune.\n# goodput_rps of ")
         assert main(["config", "check", str(tmp_path / "tuned.yaml")]) == 0
 
@@ -427,8 +450,43 @@ class TestCommand:
 
     def test_a_gain_that_is_not_there_again_is_not_written(self, tune, tmp_path):
         _, out, _, _ = tune(fast_with_few, "--quick", rounds=lambda _name: 100.0)
-        assert "that may be chance, so the defaults of proxima serve stay" in out
+        assert "that may be chance, so what is written is the defaults of proxima serve (proxima)\n" in out
         assert "max_num_seqs" not in (tmp_path / "tuned.yaml").read_text()
+
+    def test_few_rounds_are_said_to_be_too_few(self, tune):
+        _, out, _, _ = tune(fast_with_few, "--quick", "--rounds", "4")
+        assert "that may be chance" in out
+        assert "fewer than 5 rounds can never be sure" in out
+
+    def test_defaults_that_fail_are_not_started_again(self, tune, tmp_path):
+        measured = []
+        speed = lambda each: "it crashed" if each.scheduler == "proxima" else fast_with_few(each)  # noqa: E731
+        code, out, _, _ = tune(speed, rounds=lambda name: measured.append(name) or (150.0 if "seqs" in name else 100.0))
+        assert code == 0
+        assert "the defaults of proxima serve (proxima) failed" in out
+        assert "surely better than the baseline (native) under this load" in out
+        assert set(measured) == {"native", "native --max-num-seqs=24"}
+        settings = load_settings(environ={}, config_file=tmp_path / "tuned.yaml").settings
+        assert (settings.scheduler.kind, settings.engine["max_num_seqs"]) == ("native", 24)
+
+    def test_only_the_baseline_works(self, tune, tmp_path):
+        code, out, _, _ = tune(lambda each: 100.0 if str(each) == "native" else "it crashed")
+        assert code == 0
+        assert "nothing that was tried was clearly better than the baseline (native)" in out
+        assert load_settings(environ={}, config_file=tmp_path / "tuned.yaml").settings.scheduler.kind == "native"
+
+    def test_the_record_holds_what_was_compared_last(self, tune, tmp_path):
+        tune(fast_with_few)
+        tune(fast_with_few, "--rounds", "2")
+        found = json.loads((tmp_path / "tuned.trials.json").read_text())
+        assert {each["round"] for each in found["measurements"]} == {1, 2}
+        tune(fast_with_few, "--quick", rounds=lambda _name: 100.0)
+        found = json.loads((tmp_path / "tuned.trials.json").read_text())
+        assert {each["arm"] for each in found["measurements"]} == {each["name"] for each in found["arms"]}
+
+    def test_a_list_is_given_to_trials_as_serve_reads_it(self, tune):
+        *_, machine = tune(fast_with_few, "--quick", "--", "--trusted-proxies", "10.0.0.0/8,192.168.0.0/16")
+        assert machine.tried[0] == "native --trusted-proxies=10.0.0.0/8,192.168.0.0/16"
 
     def test_a_preset_goes_into_the_file(self, tune, tmp_path):
         tune(fast_with_few, "--quick", "--", "--preset", "cpu")

@@ -36,7 +36,13 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--objective", choices=OBJECTIVES, default=OBJECTIVES[0], help="what is to become more (default: goodput_rps)"
     )
     parser.add_argument("--quick", action="store_true", help="one value for each setting instead of several")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="of the comparison at the end (default: 5)")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        metavar="N",
+        help="of the comparison at the end (5; fewer can never be sure)",
+    )
     parser.add_argument("--out", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="settings (tuned.yaml)")
     parser.add_argument("--trials", type=Path, metavar="FILE", help="trials (default: beside --out, .trials.json)")
     parser.add_argument(

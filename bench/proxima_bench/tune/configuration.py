@@ -59,4 +59,4 @@ def _flag(name: str, value: JsonValue) -> list[str]:
     key = keys()[name]
     if key.is_bool:
         return [key.flag if value else key.flag.replace("--", "--no-", 1)]
-    return [f"{key.flag}={value}"]
+    return [f"{key.flag}={','.join(map(str, value)) if isinstance(value, list) else value}"]

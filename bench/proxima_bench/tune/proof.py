@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
-from math import comb
+from math import ceil, comb, log2
 from statistics import median
 from typing import Any
 
@@ -18,6 +18,8 @@ from proxima_bench.tune.record import Record
 
 DOUBT = 0.05
 """A gain that chance alone would show more often than this is none."""
+FEWEST_ROUNDS = ceil(-log2(DOUBT))
+"""All of them won: fewer can never be sure."""
 
 Measure = Callable[[Arm, str, int], Awaitable[Mapping[str, Any]]]
 """Sends the load of a round to an arm's URL; gives the report."""

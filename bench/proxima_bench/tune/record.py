@@ -59,6 +59,10 @@ class Record:
         self.trials[name] = dict(trial)
         self._write()
 
+    def forget_trial(self, name: str) -> None:
+        self.trials.pop(name, None)
+        self._write()
+
     def report(self, arm: str, number: int) -> Mapping[str, Any] | None:
         found = (each["report"] for each in self.measurements if (each["arm"], each["round"]) == (arm, number))
         return next(found, None)
@@ -71,7 +75,10 @@ class Record:
         self._write()
 
     def conclude(self, compared: Mapping[str, Any], **found: Any) -> None:
-        """Adds what a comparison says of the measurements, and what came out of it all."""
+        """Adds what a comparison says of its measurements, and what came out of it all; others are no part of it."""
+        names = {each["name"] for each in compared["arms"]}
+        rounds = range(1, compared["rounds"] + 1)
+        self.measurements = [each for each in self.measurements if each["arm"] in names and each["round"] in rounds]
         self._others = {**compared, "tune": found}
         self._write()
 

@@ -51,15 +51,17 @@ async def tune(options: argparse.Namespace, console: Console) -> dict[str, Any]:
     start = start_of(given, load.shape.concurrency if isinstance(load.shape, Closed) else None, quick=options.quick)
     found = await search.search(Trials(engines.trial, record, engines.say), start, given.settings)
     arms = _compared(found, quick=options.quick)
-    engines.say(f"best: {found.tuned}; {len(arms)} configurations are measured in turns, {options.rounds} rounds")
+    # There is nothing to prove of a baseline alone.
+    rounds = options.rounds if len(arms) > 1 else 0
+    engines.say(f"best: {found.tuned}; {len(arms)} configurations are measured in turns, {rounds} rounds")
     # A share of all memory, or a larger pool, leaves no room for others.
     alone = start.memory == search.UTILISATION or start.memory in found.tuned.settings
     servers = partial(engines.servers, arms, one_at_a_time=alone)
-    compared = await proof.prove(record, arms, load, options.rounds, servers, engines.again)
+    compared = await proof.prove(record, arms, load, rounds, servers, engines.again)
 
     reached = verdict.reach(compared, options.objective, found)
     about = [f"{load.preset or 'load'}: {load.requests} requests, {load.shape.describe()}"]
-    verdict.write_settings(options.out, reached.chosen, given, [*reached.said, *about, _machine()])
+    verdict.write_settings(options.out, reached.chosen, load, given, [*reached.said, *about, _machine()])
     record.conclude(comparison_report.as_json(compared), **reached.as_json())
     said = [*reached.said, f"wrote {options.out}: proxima serve --config {options.out}"]
     return {"objective": options.objective, **reached.as_json(), "file": str(options.out), "said": said}
@@ -75,8 +77,9 @@ def _load(options: argparse.Namespace, *, has_gpu: bool) -> Load:
 
 
 def _compared(found: Found, *, quick: bool) -> list[Arm]:
-    """Baseline, defaults and the best, each once; a quick search leaves the baseline out where defaults are to beat."""
-    arms = list({each.arm.name: each.arm for each in (found.baseline, found.default, found.tuned)}.values())
+    """Baseline, defaults unless they failed, and the best, each once; of a quick search the last two."""
+    default = [] if found.default_failed else [found.default]
+    arms = list({each.arm.name: each.arm for each in (found.baseline, *default, found.tuned)}.values())
     return arms[-2:] if quick else arms
 
 

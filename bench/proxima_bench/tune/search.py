@@ -46,6 +46,8 @@ class Found:
     default: Configuration
     """What `proxima serve` does with these flags."""
     tuned: Configuration
+    default_failed: bool = False
+    """The gain is then that over the baseline."""
 
 
 async def search(trials: Trials, start: Start, given: Mapping[str, JsonValue]) -> Found:
@@ -53,9 +55,12 @@ async def search(trials: Trials, start: Start, given: Mapping[str, JsonValue]) -
     baseline, default = (Configuration({SCHEDULER: kind, **given}) for kind in ("native", "proxima"))
     first = await trials.of(baseline)
     if first.failed:
+        # The same command is to try it again, when what it lacked may be there.
+        trials.forget(baseline)
         raise ProximaError(f"the baseline {baseline} failed ({first.status}): {first.reason}")
+    default_failed = (await trials.of(default)).failed
     # Proxima is what serves by default: it has to lose to be left.
-    best = await _better(trials, default, [baseline])
+    best = baseline if default_failed else await _better(trials, default, [baseline])
     for name, values in _dimensions(start, first):
         if name not in given:
             best = await _better(trials, best, [best.changed(name, value) for value in values])
@@ -67,7 +72,7 @@ async def search(trials: Trials, start: Start, given: Mapping[str, JsonValue]) -
         best = await _better(trials, best, [best.changed(SWAP, value=True)])
     if "engine.kv_cache_dtype" not in given:
         best = await _better(trials, best, [best.changed("engine.kv_cache_dtype", each) for each in start.kv_dtypes])
-    return Found(baseline, default, best)
+    return Found(baseline, default, best, default_failed)
 
 
 def _dimensions(start: Start, first: Trial) -> Iterator[tuple[str, list[JsonValue]]]:

@@ -22,7 +22,7 @@ class Status(StrEnum):
 
 # What vLLM, CUDA, torch and Python say when memory is what lacks.
 _MEMORY = re.compile(
-    r"out of memory(?!\?)|OutOfMemory|MemoryError|bad_alloc|can(?:'t|not) allocate memory|"
+    r"out of memory(?!\?)|OutOfMemory|MemoryError|bad_alloc|STATUS_ALLOC_FAILED|can(?:'t|not) allocate memory|"
     r"No available memory for the cache|larger than the available KV cache memory|"
     r"Free memory on device|(?:less|larger|more) than (?:desired|requested) .*memory|Available memory .* is less",
     re.IGNORECASE,
@@ -69,12 +69,20 @@ def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
 
 
 class Trials:
-    """Runs each configuration once, whoever asks how often, also over several calls of the command."""
+    """Runs each configuration once, whoever asks how often, also over several calls of the command.
+
+    Only a crash of an earlier call is tried again: what it met, such as a device that was still held, may be gone.
+    """
 
     def __init__(self, run: Run, record: Record, say: Callable[[str], None]) -> None:
         self._run = run
         self._record = record
         self._say = say
+        for name in [name for name, known in record.trials.items() if _trial(known).status is Status.CRASHED]:
+            record.forget_trial(name)
+
+    def forget(self, configuration: Configuration) -> None:
+        self._record.forget_trial(str(configuration))
 
     async def of(self, configuration: Configuration) -> Trial:
         name = str(configuration)
