@@ -26,6 +26,8 @@ _NSYS = (
     "profile", "--trace-fork-before-exec=true", "--cuda-graph-trace=node", "--trace=cuda,nvtx,osrt",
     "--capture-range=cudaProfilerApi", "--capture-range-end=repeat", "--force-overwrite=true",
 )  # fmt: skip
+_MARKS = {"VLLM_CUSTOM_SCOPES_FOR_PROFILING": "1"}
+"""Marks the parts of a step in the timeline; costs nothing while no profile is taken."""
 _WRITING_S = 900
 """A profile of few seconds can take minutes to write."""
 _POLL_S = 0.1
@@ -48,17 +50,17 @@ class ProfilePlan:
 async def profile(plan: ProfilePlan, console: Console) -> dict[str, list[Path]]:
     """The files of each arm. Raises UsageError where the tool is missing, ProximaError where an arm fails."""
     compare_run.cancel_on_sigterm()
-    # Marks the parts of a step in the timeline; costs nothing while no profile is taken.
-    os.environ.setdefault("VLLM_CUSTOM_SCOPES_FOR_PROFILING", "1")
     files = {}
     for arm in plan.arms:
         folder = plan.folder / compare_run.file_name(arm)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "log").unlink(missing_ok=True)
+        before = _written(folder)
         compare_run.say(console, f"starting {arm.name}; its log is {folder / 'log'}")
         async with (
             servers.running(
                 arm, plan.model, plan.load, [*_flags(plan.tool, folder), *plan.engine_flags], folder / "log",
-                _wrapper(plan.tool, folder),
+                _wrapper(plan.tool, folder), {**_MARKS, **os.environ},
             ) as url,
             _loaded(url, plan, console, arm.name) as runner,
         ):  # fmt: skip
@@ -68,10 +70,15 @@ async def profile(plan: ProfilePlan, console: Console) -> dict[str, list[Path]]:
             )
             await _capture(url, plan.duration_s)
         # nsys writes its file when the range ends, or the server does.
-        files[arm.name] = sorted(path for path in folder.iterdir() if path.name != "log")
+        files[arm.name] = sorted(path for path, mtime in _written(folder).items() if before.get(path) != mtime)
         if not files[arm.name]:
             raise ProximaError(f"{arm.name}: the profile left no file in {folder}")
     return files
+
+
+def _written(folder: Path) -> dict[Path, int]:
+    """The captures that are there, and when each was written (ns): the folder may hold those of an earlier call."""
+    return {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != "log"}
 
 
 def _flags(tool: str, folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -57,12 +57,18 @@ async def command(arm: Arm, model: str, load: Load, extra: Sequence[str], port: 
 
 @asynccontextmanager
 async def running(
-    arm: Arm, model: str, load: Load, extra: Sequence[str], log: Path, wrapper: Sequence[str] = ()
+    arm: Arm,
+    model: str,
+    load: Load,
+    extra: Sequence[str],
+    log: Path,
+    wrapper: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[str]:
     """Base URL of the arm's server, started and ready; it is stopped when the body ends, however it ends, and when
     this process is killed.
 
-    ``wrapper`` is a program that runs it, with its own arguments.
+    ``wrapper`` is a program that runs it, with its own arguments; ``environment`` takes the place of this process's.
     Raises ProximaError with the last lines of its log when it does not get ready, and where the body fails because it
     died.
     """
@@ -74,6 +80,7 @@ async def running(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            env=environment,
             start_new_session=True,
             preexec_fn=_end_with_parent,
         )

@@ -9,6 +9,7 @@ import gzip
 import json
 import math
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -104,19 +105,37 @@ def read(path: Path) -> Capture:
 
 
 def _steps(events: Iterable[Mapping[str, Any]]) -> list[Step]:
-    # The GPU's side of the same marks stands in the trace too, under another category.
-    marks = sorted((each for each in events if each.get("cat") == "user_annotation"), key=lambda each: each["ts"])
+    marks = _marks(events)
+    starts_us = [each["ts"] for each in marks]
     begun = [(mark, match) for mark in marks if (match := _STEP.search(mark["name"]))]
     nexts_us = [*(mark["ts"] for mark, _ in begun[1:]), math.inf]
     found = []
     for (mark, match), next_us in zip(begun, nexts_us, strict=False):
         # The mark ends with the logits; sampling is part of the step too.
-        parts = [each for each in marks if mark["ts"] <= each["ts"] < next_us and each["name"].startswith(_PART)]
+        inside = marks[bisect_left(starts_us, mark["ts"]) : bisect_left(starts_us, next_us)]
+        parts = [each for each in inside if each["name"].startswith(_PART)]
         end_us = max(each["ts"] + each["dur"] for each in [mark, *parts])
         forward_us = sum(each["dur"] for each in parts if each["name"] == _FORWARD)
         counts = map(int, match.groups())
         found.append(Step(mark["ts"] * _US, (end_us - mark["ts"]) * _US, forward_us * _US, *counts))
     return found
+
+
+def _marks(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As they begin: the GPU's side where there is one, for what a worker enqueues in a moment takes longer there."""
+    on_cpu, streams = list[Mapping[str, Any]](), defaultdict[Any, list[Mapping[str, Any]]](list)
+    for event in events:
+        if event.get("cat") == "user_annotation":
+            on_cpu.append(event)
+        elif event.get("cat") == "gpu_user_annotation":
+            streams[(event["pid"], event["tid"])].append(event)
+    # A mark stands on every stream that it used; the one that computes, not copies, has it for longest.
+    on_gpu = max(streams.values(), key=_in_steps_us, default=[])
+    return sorted(on_gpu if _in_steps_us(on_gpu) else on_cpu, key=lambda each: each["ts"])
+
+
+def _in_steps_us(marks: Iterable[Mapping[str, Any]]) -> float:
+    return float(sum(each["dur"] for each in marks if _STEP.search(each["name"])))
 
 
 def _shifted(step: Step, begin_s: float) -> Step:

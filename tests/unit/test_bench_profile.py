@@ -38,14 +38,20 @@ def timeline(*, gpu=False):
         event("gpu_model_runner: forward", 1002, 20, "user_annotation"),
         event("gpu_model_runner: sample", 1030, 10, "user_annotation"),
         event("execute_context_0(0)_generation_3(3)", 1050, 40, "user_annotation"),
-        # The GPU's own copy of the mark must not count twice.
-        event("execute_context_0(0)_generation_3(3)", 1055, 38, "gpu_user_annotation"),
         event("aten::linear", 1000, 30),
         event("aten::addmm", 1005, 20),
         event("aten::linear", 1050, 12),
         {"ph": "M", "name": "process_name", "pid": 1},
     ]
-    return events + ([event("gemm", 1002, 25, "kernel", tid=7)] if gpu else [])
+    on_gpu = [
+        event("gemm", 1002, 25, "kernel", tid=7),
+        # The same marks, as long as the GPU takes for them, once for each stream.
+        event("execute_context_1(30)_generation_2(2)", 1004, 40, "gpu_user_annotation", tid=7),
+        event("gpu_model_runner: forward", 1004, 38, "gpu_user_annotation", tid=7),
+        event("execute_context_0(0)_generation_3(3)", 1055, 38, "gpu_user_annotation", tid=7),
+        event("execute_context_0(0)_generation_3(3)", 1090, 1, "gpu_user_annotation", tid=20),
+    ]
+    return events + (on_gpu if gpu else [])
 
 
 def write(path, events):
@@ -65,7 +71,7 @@ class TestTrace:
         assert [round(each.forward_s, 6) for each in found.steps] == [0.02, 0]
         assert found.gaps_s == [pytest.approx(0.01)]
         assert found.busy_share == pytest.approx(80 / 90)
-        assert found.duration_s == pytest.approx(0.093)
+        assert found.duration_s == pytest.approx(0.09)
 
     def test_time_of_an_operator_is_its_own(self, tmp_path):
         found = trace.read(write(tmp_path / "a.json.gz", timeline()))
@@ -78,6 +84,14 @@ class TestTrace:
     def test_kernels_where_there_are_any(self, tmp_path):
         found = trace.read(write(tmp_path / "a.json.gz", timeline(gpu=True)))
         assert ([each.name for each in found.operators], found.device) == (["gemm"], "gpu")
+
+    def test_steps_take_as_long_as_the_gpu_does(self, tmp_path):
+        found = trace.read(write(tmp_path / "a.json.gz", timeline(gpu=True)))
+        assert [(round(each.start_s, 6), round(each.duration_s, 6)) for each in found.steps] == [
+            (0.004, 0.04),
+            (0.055, 0.038),
+        ]
+        assert round(found.steps[0].forward_s, 6) == 0.038
 
     def test_an_idle_engine(self, tmp_path):
         with pytest.raises(ProximaError, match="no step of the engine"):
@@ -95,6 +109,7 @@ class Profiled(ScriptedServer):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.started, self.asked, self.folder, self.answers = [], [], None, 200
+        self.file = "rank-0.pt.trace.json.gz"
 
     def app(self):
         app = super().app()
@@ -105,7 +120,7 @@ class Profiled(ScriptedServer):
         self.asked.append((dict(request.query), len(self.bodies) - len(self.left)))
         if self.answers != 200:
             return web.json_response({"error": {"message": "not set up"}}, status=self.answers)
-        write(self.folder / "rank-0.pt.trace.json.gz", timeline())
+        write(self.folder / self.file, timeline())
         return web.json_response({})
 
 
@@ -116,7 +131,8 @@ def profiled(monkeypatch):
     with listening(server) as url:
 
         @asynccontextmanager
-        async def running(arm, _model, _load, extra, log, wrapper=()):
+        async def running(arm, _model, _load, extra, log, wrapper, environment):
+            assert environment["VLLM_CUSTOM_SCOPES_FOR_PROFILING"] == "1"
             server.started.append((arm.name, extra, wrapper))
             server.folder = log.parent
             yield url
@@ -141,6 +157,19 @@ def test_each_arm_is_captured_under_load(profiled, tmp_path, capsys):
     assert re.findall(r'<th scope="row">between steps p50</th>(.*?)</tr>', text) == ["<td>10 ms</td>" * 2]
     assert "proxima/rank-0.pt.trace.json.gz" in text
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "p" / "profile.html")
+
+
+@pytest.mark.parametrize("name", ["rank-0.2.pt.trace.json.gz", "rank-0.pt.trace.json.gz"])
+def test_into_the_same_folder_again(profiled, tmp_path, capsys, name):
+    """vLLM's names change with the time."""
+    flags = ["--out", str(tmp_path), "--arms", "native", "--json", *LOAD, *SHORT]
+    assert main(["bench", "profile", *flags]) == 0
+    (tmp_path / "native" / "log").write_text("of the first call")
+    profiled.file = name
+    capsys.readouterr()
+    assert main(["bench", "profile", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["files"]["native"] == [str(tmp_path / "native" / name)]
+    assert not (tmp_path / "native" / "log").exists()
 
 
 def test_in_chinese(profiled, tmp_path):
