@@ -45,6 +45,7 @@ check: setup-dev ## Lint, types, import rules, fresh locks and generated files
 	$(BIN)/python scripts/lock.py --check
 	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/generate_chart.py --check
+	$(BIN)/python scripts/readme_figures.py --check
 
 lock: setup-dev ## Resolve requirements/ again from pyproject.toml
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python scripts/lock.py --torch-index $(TORCH_INDEX)

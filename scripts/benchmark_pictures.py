@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rcParams
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,7 +21,7 @@ from proxima_bench.html.results import Result, read
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FOLDER = ROOT / "docs" / "benchmarks", ROOT / "docs" / "pictures"
 GREY, GREEN, BLUE, INK = "#8a94a3", "#007a61", "#0072b2", "#1c2430"
-rcParams.update({"svg.hashsalt": "proxima", "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False})
+STYLE = {"svg.hashsalt": "proxima", "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False}
 
 FIGURES = (
     ("attained, share of requests", ("attainment",), "{:.0%}"),
@@ -34,6 +34,7 @@ def color(arm: str) -> str:
     return {"native": GREY, "proxima": GREEN}.get(arm, BLUE)
 
 
+@rc_context(STYLE)
 def measured() -> None:
     """One group of bars for each comparison: medians, a dot for each round."""
     found = [each for path in sorted(RESULTS.glob("*-cpu.json")) if (each := read(path)).kind == "compare"]
