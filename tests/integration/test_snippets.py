@@ -17,6 +17,9 @@ from pathlib import Path
 import pytest
 from gateway_process import PROXIMA
 
+from proxima_bench.tune import command as tune
+from proxima_config.command_parser import CommandParser
+
 pytestmark = pytest.mark.engine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,12 +31,14 @@ ELSEWHERE = {
     "make docs": "tests/unit/test_docs_site.py::test_every_page_is_in_the_site_and_its_lists_are_lists",
     "make setup": "tests/unit/test_setup_script.py::test_the_installed_environment_needs_nothing_more",
     "proxima serve": "tests/e2e/test_small_pool.py::test_short_requests_start_before_a_head_that_does_not_fit",
+    "proxima tune": "tests/e2e/test_tune.py::test_one_that_is_killed_goes_on_and_writes_what_serve_takes",
     "docker compose": "tests/deploy/test_compose.py::test_the_gateway_takes_its_environment",
     "helm install": "tests/deploy/test_pod.py::test_it_is_ready_when_its_probes_say_so",
     "helm test": "tests/deploy/test_pod.py::test_the_script_of_helm_test_passes",
 }
 """Beginning of a command that would install, start an engine or need a container daemon or cluster -> who runs that.
-Here only its arguments are checked: of `make` by a dry run, of `proxima serve` by `proxima doctor`."""
+Here only its arguments are checked: of `make` by a dry run, of `proxima serve` by `proxima doctor`, and of
+`proxima tune` by its parser."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,9 @@ def test_a_snippet_does_what_it_says(gateway_url: str, folder: Path, snippet: Sn
         assert_shows(output, re.findall(r"print\(.*\)  # (.*)", snippet.text)[0])
         return
     assert snippet.kind == "console"
+    for tool in ("curl", "jq"):
+        if re.search(rf"(?:^|[|(]\s*){tool}\b", text, re.MULTILINE) and shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed on this machine")
     if text.startswith("proxima top"):
         text = text.replace("proxima top", f"proxima top {gateway_url}")
     output = run(["bash", "-o", "pipefail", "-c", text], folder)
@@ -141,6 +149,12 @@ def test_what_is_run_elsewhere_has_arguments_that_work(folder: Path, snippet: Sn
         arguments = next((word.removeprefix("ARGS=") for word in words if word.startswith("ARGS=")), "")
         assert {"serve": "proxima serve", "test": "pytest"}[words[1]] in output
         assert arguments in output
+    elif words[1] == "tune":
+        parser = CommandParser(prog="proxima tune")
+        tune.COMMAND.configure(parser)
+        options = parser.parse_args(words[2:])
+        assert (folder / options.model).is_dir()
+        assert options.out.suffix == ".yaml"
     else:
         output = run(["proxima", "doctor", *words[2:]], folder)
         assert "my-model" in output
