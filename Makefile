@@ -59,7 +59,7 @@ figures: setup-dev ## Draw the pictures of README and docs again, and write READ
 	$(BIN)/python scripts/readme_figures.py
 	$(BIN)/python scripts/benchmark_pictures.py
 	$(BIN)/python scripts/lab_pictures.py
-	$(if $(wildcard scripts/live_pictures.py),$(BIN)/python scripts/live_pictures.py)
+	$(BIN)/python scripts/live_pictures.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

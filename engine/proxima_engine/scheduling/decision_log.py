@@ -39,8 +39,8 @@ class DecisionLog:
         started += output.scheduled_cached_reqs.resumed_req_ids
         yielded = dict.fromkeys(output.preempted_req_ids or (), PREEMPTED)
         yielded |= {request_id: str(mode) for request_id, mode in plan.yields}
-        held = dict(islice(plan.held.items(), HELD_NAMED))
-        held = {request_id: str(reason) for request_id, reason in held.items() if request_id not in started}
+        first = islice(plan.held.items(), HELD_NAMED)
+        held = {request_id: str(reason) for request_id, reason in first if request_id not in started}
         if started or yielded or self._ended or held != self._held:
             self._note(step, plan, started, yielded, held, blocks_used, took_s)
 
