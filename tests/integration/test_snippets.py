@@ -30,6 +30,7 @@ ELSEWHERE = {
     "make test": "tests/integration/test_snippets.py::test_every_command_is_run_here_or_by_the_test_that_is_named",
     "make docs": "tests/unit/test_docs_site.py::test_every_page_is_in_the_site_and_its_lists_are_lists",
     "make setup": "tests/unit/test_setup_script.py::test_the_installed_environment_needs_nothing_more",
+    "make figures": "tests/unit/test_figures.py::test_the_picture_is_that_of_the_results",
     "proxima serve": "tests/e2e/test_small_pool.py::test_short_requests_start_before_a_head_that_does_not_fit",
     "proxima tune": "tests/e2e/test_tune.py::test_one_that_is_killed_goes_on_and_writes_what_serve_takes",
     "docker compose": "tests/deploy/test_compose.py::test_the_gateway_takes_its_environment",
