@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,18 @@ _INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bf16", "avx512f
 _NVIDIA_SMI_TIMEOUT_S = 20
 
 
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory_bytes: int
+
+
+def gpus() -> list[Gpu]:
+    """Those that nvidia-smi sees; none where it is not there."""
+    lines = [line.rpartition(",") for line in _nvidia_smi("name,memory.total")]
+    return [Gpu(name, int(mib) << 20) for name, _, mib in lines if mib.strip().isdigit()]
+
+
 def describe() -> dict[str, Any]:
     """Processor, cores, memory, GPUs and the versions that matter, of the machine this runs on."""
     found = hardware.detect()
@@ -25,7 +38,7 @@ def describe() -> dict[str, Any]:
         "instructions": best,
         "cores": found.cores,
         "memory_gib": round(found.memory_bytes / 2**30),
-        "gpus": _gpus() if found.has_gpu else [],
+        "gpus": _nvidia_smi("name") if found.has_gpu else [],
         "python": platform.python_version(),
         "versions": {name: installed for name in _PACKAGES if (installed := _version(name))},
     }
@@ -48,13 +61,13 @@ def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
-def _gpus() -> list[str]:
+def _nvidia_smi(query: str) -> list[str]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    query = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    command = [tool, f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_NVIDIA_SMI_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return answer.stdout.splitlines()

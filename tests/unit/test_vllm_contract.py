@@ -11,10 +11,14 @@ import importlib.metadata
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stepping_engine import SteppingEngine, engine_config
+
+from proxima_bench.machine import Gpu
+from proxima_bench.tune.batch_defaults import Batch, batch_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE, SERVER = "engine/proxima_engine", "server/proxima_server"
@@ -178,6 +182,11 @@ SYMBOLS = [
     Relied("vllm.v1.engine.async_llm.AsyncLLM.shutdown", f"{ENGINE}/runtime.py", "self timeout"),
     Relied("vllm.v1.engine.utils.CoreEngineProcManager", f"{ENGINE}/processes.py"),
     # The lab
+    Relied(
+        "vllm.engine.arg_utils.EngineArgs.get_batch_defaults",
+        "bench/proxima_bench/tune/batch_defaults.py",
+        "world_size",
+    ),
     Relied("vllm.engine.arg_utils.EngineArgs.create_engine_config", f"{ENGINE}/lab/bare_scheduler.py"),
     Relied("vllm.sampling_params.SamplingParams", f"{ENGINE}/lab/engine.py"),
     Relied("vllm.utils.hashing.get_hash_fn_by_name", f"{ENGINE}/lab/bare_scheduler.py", "hash_fn_name"),
@@ -558,3 +567,35 @@ def test_a_whole_answer_is_refused_by_what_the_engine_says_of_it() -> None:
     from proxima_server.streaming import FINISH_REASONS
 
     assert {"stop", "length", FAILED, ABORTED, *FINISH_REASONS} == set(FINISH_REASON_STRINGS)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        None,
+        Gpu("", 0),
+        Gpu("NVIDIA L4", 23 << 30),
+        Gpu("NVIDIA A100-SXM4-80GB", 80 << 30),
+        Gpu("NVIDIA H200", 140 << 30),
+        Gpu("NVIDIA B200", 179 << 30),
+    ],
+    ids=lambda gpu: gpu.name or "unknown" if gpu else "cpu",
+)
+def test_the_batch_that_tune_starts_from(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None, ranks: int) -> None:
+    """bench/proxima_bench/tune/batch_defaults.py"""
+    from vllm.engine import arg_utils
+    from vllm.usage.usage_lib import UsageContext
+
+    found = gpu or Gpu("cpu", 24 << 30)
+    device = SimpleNamespace(
+        get_device_total_memory=lambda: found.memory_bytes,
+        get_device_name=lambda: found.name,
+        is_tpu=lambda: False,
+        is_cpu=lambda: gpu is None,
+    )
+    monkeypatch.setattr(arg_utils, "current_platform", device)
+    tokens, sequences = arg_utils.EngineArgs.get_batch_defaults(ranks)
+    context = UsageContext.OPENAI_API_SERVER
+    assert batch_defaults(gpu, world_size=ranks, throughput=False) == Batch(tokens[context], sequences[context])
+    assert batch_defaults(gpu, world_size=ranks, throughput=True).max_num_seqs == 2 * sequences[context]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from proxima_bench.machine import Gpu, gpus
+from proxima_bench.tune.batch_defaults import batch_defaults
 from proxima_bench.tune.configuration import SCHEDULER
 from proxima_bench.tune.search import KV_BYTES, UTILISATION, Start
 from proxima_config import arguments, hardware, vllm_flags
@@ -49,13 +51,17 @@ def given_settings(model: str | None, words: Sequence[str]) -> Given:
 
 def start_of(given: Given, in_flight: int | None, *, quick: bool) -> Start:
     machine, engine = hardware.detect(), given.effective.engine
+    ranks = _number(engine.get("tensor_parallel_size"), 1) * _number(engine.get("pipeline_parallel_size"), 1)
+    throughput = engine.get("performance_mode") == "throughput"
+    # One that nvidia-smi does not tell counts as small, as it does for vLLM.
+    gpu = next(iter(gpus()), Gpu("", 0)) if machine.has_gpu else None
+    batch = batch_defaults(gpu, world_size=ranks, throughput=throughput)
     kv_bytes = engine.get("kv_cache_memory_bytes")
     share = engine.get("gpu_memory_utilization", vllm_flags.find("gpu_memory_utilization").default)
     memory, value = (KV_BYTES, kv_bytes) if isinstance(kv_bytes, int) else (UTILISATION, share)
     return Start(
-        # vLLM's own defaults for a server, on a CPU and on a large GPU.
-        max_num_batched_tokens=_number(engine.get("max_num_batched_tokens"), 8192 if machine.has_gpu else 2048),
-        max_num_seqs=_number(engine.get("max_num_seqs"), 1024 if machine.has_gpu else 128),
+        max_num_batched_tokens=_number(engine.get("max_num_batched_tokens"), batch.max_num_batched_tokens),
+        max_num_seqs=_number(engine.get("max_num_seqs"), batch.max_num_seqs),
         in_flight=in_flight,
         memory=memory,
         memory_value=float(value),  # type: ignore[arg-type]
