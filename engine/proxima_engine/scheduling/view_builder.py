@@ -125,6 +125,8 @@ class ViewBuilder:
     def restart(self) -> None:
         """The last view did not come to a plan: the next one tells everything anew."""
         self._restart = True
+        # Nobody else empties it, where there are no plans any more.
+        self._queue.take_touched()
 
     # -- changes ---------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ whoever asks, until somebody needs the room.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -81,8 +82,14 @@ class SwapLedger:
 
     def keep(self, key: Key) -> int | None:
         """A host block for what a block of the device holds that is about to be used for something else; None if that
-        is there already, or if there is no room."""
-        if self.pool.find(key) is not None or (new := self.pool.take(1)) is None:
+        is there already, or if there is no room. The first of a step stay longest: the beginning of a text comes
+        before its end."""
+        if (there := self.pool.find(key)) is not None:
+            # Until now it was on the device too, and in use there.
+            self.pool.hold([there])
+            self._in_use.append(there)
+            return None
+        if (new := self.pool.take(1)) is None:
             return None
         self._fill(new[0], key)
         self._in_use += new
@@ -95,7 +102,7 @@ class SwapLedger:
 
     def kept_tokens(self, keys: Sequence[Key]) -> int:
         """Tokens of these full blocks, one after the other in a text, that are there for whoever asks."""
-        return len(self.pool.find_run(keys)) * self.block_size
+        return len(self._run_of_before(keys)) * self.block_size
 
     def resume(
         self, request_id: str, keys: Sequence[Key], first_token: int, end_token: int, device_blocks: Sequence[int]
@@ -113,7 +120,7 @@ class SwapLedger:
         if saved is not None and saved.tokens >= end_token:
             host = saved.host_blocks[first:end]
         else:
-            host = self.pool.find_run(keys[first:end])
+            host = self._run_of_before(keys[first:end])
             self.pool.hold(host)
             self._in_use += host
         return Copy(tuple(device_blocks[first:end]), tuple(host))
@@ -147,6 +154,12 @@ class SwapLedger:
         for request_id in list(self._saved):
             self.forget(request_id)
         self.pool.forget_all()
+
+    def _run_of_before(self, keys: Sequence[Key]) -> list[int]:
+        """Where these are, up to the first that was not there before this step. What this step stores may come from
+        a load of the step before that failed: nobody has been told yet."""
+        run = self.pool.find_run(keys)
+        return list(itertools.takewhile(lambda block: self._filled[block] < self.step, run))
 
     def _fill(self, block: int, key: Key | None) -> None:
         self._filled[block] = self.step

@@ -208,7 +208,8 @@ class SwapSchedulerSide:
             return
         device: list[int] = []
         host: list[int] = []
-        for key, block in self._evictions.take():
+        # The device gives up the end of a text before its beginning, and what was used last comes last.
+        for key, block in reversed(self._evictions.take()):
             if not self._store_prefixes or block in written:
                 continue
             place = self.ledger.keep(key)
