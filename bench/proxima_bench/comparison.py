@@ -174,14 +174,16 @@ async def compare(plan: Plan, start: Start, watch: WatchTurn, ended: Ended) -> C
 async def side_by_side(arms: Sequence[Arm], start: Start) -> AsyncIterator[Start]:
     """All started at once: most of a start is Python's imports, which leave cores to others."""
     async with AsyncExitStack() as stack:
-        starting = [stack.enter_async_context(start(arm)) for arm in arms]
-        # To the end, so that what has started is in the stack, and stopped, when another has failed.
-        started = await asyncio.gather(*starting, return_exceptions=True)
-        urls = {}
-        for arm, result in zip(arms, started, strict=True):
-            if isinstance(result, BaseException):
-                raise result
-            urls[arm.name] = result
+        starting = [asyncio.ensure_future(stack.enter_async_context(start(arm))) for arm in arms]
+        try:
+            started = await asyncio.gather(*starting)
+        except BaseException:
+            # The first that fails ends the others, which stop what they have begun.
+            for each in starting:
+                each.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            raise
+        urls = dict(zip((arm.name for arm in arms), started, strict=True))
         yield lambda arm: nullcontext(urls[arm.name])
 
 
