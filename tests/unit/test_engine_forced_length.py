@@ -141,7 +141,7 @@ def test_the_policy_has_no_field_that_could_carry_it():
         "list_waiting", "in_flight", "exact_blocks", "changes", "denied", "restart", "arrived", "left", "started",
         "stopped", "request", "shared_blocks", "request_id", "key", "blocks", "growth_blocks", "started_s",
         "blocks_at_most", "not_ready", "prompt_tokens", "output_tokens", "cap_tokens", "ttft_s", "request_class",
-        "total_s", "step_time", "swap_token_s",
+        "total_s", "step_time", "swap_token_s", "adapter", "adapters", "adapter_slots",
     }  # fmt: skip
 
 
