@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -86,7 +87,7 @@ def test_compare_starts_its_arms_alike_and_stops_them(tiny_model, tmp_path, caps
         assert found["server"]["preemptions"] > 0
     for name in ("native", "proxima"):
         assert f"scheduler {name}" in (tmp_path / f"{name}.log").read_text()
-    assert not engines()
+    assert not engines(tiny_model)
 
 
 @pytest.mark.slow
@@ -94,18 +95,15 @@ def test_a_comparison_that_is_terminated_leaves_no_server_behind(tiny_model, tmp
     command = [PROXIMA, "bench", "compare", "--model", str(tiny_model), "--logs", str(tmp_path), "--", *TINY_ENGINE]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as comparison:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not engines() and time.monotonic() < deadline:
+        while not engines(tiny_model) and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert engines()
+        assert engines(tiny_model)
         comparison.send_signal(signal.SIGTERM)
         assert comparison.wait(START_TIMEOUT_S) == 143
-    assert not engines()
+    assert not engines(tiny_model)
 
 
-def engines() -> list[psutil.Process]:
-    """Engine processes of gateways that serve the tiny model; the tests' shared gateway serves another."""
-    return [process for process in psutil.process_iter(["cmdline"]) if serves_tiny(process.info["cmdline"] or [])]
-
-
-def serves_tiny(words: list[str]) -> bool:
-    return "serve" in words and any(word.endswith("/tiny") for word in words)
+def engines(model: Path) -> list[psutil.Process]:
+    """Gateways that serve the model of these tests; those that run beside them have their own."""
+    asked = {"serve", str(model)}
+    return [process for process in psutil.process_iter(["cmdline"]) if asked <= set(process.info["cmdline"] or [])]
