@@ -41,7 +41,7 @@ async def answer(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
     text, reasons = "", []
     async with client.stream("POST", "/v1/completions", json={**body, "ignore_eos": True, "stream": True}) as response:
         assert response.status_code == 200
-        lines = [line async for line in response.aiter_lines() if line]
+        lines = [line async for line in response.aiter_lines() if line.startswith("data: ")]
     assert lines.pop() == "data: [DONE]"
     for line in lines:
         choice = json.loads(line.removeprefix("data: "))["choices"][0]

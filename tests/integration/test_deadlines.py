@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
+import time
 
 import httpx
 import pytest
@@ -67,11 +69,15 @@ async def test_an_answer_in_time_is_whole(client):
 async def test_overload_does_not_make_all_late(client):
     """Several times what the engine can do in the time that each gives it. Whoever is answered is in time; the others
     hear that they were late, or at once that they would be, and the engine is free afterwards."""
-    body = {"prompt": [11] * 64, "max_tokens": 48, "ignore_eos": True, "timeout": 12}
+    body = {"prompt": [11] * 64, "max_tokens": 48, "ignore_eos": True}
+    began_s = time.monotonic()
+    await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(8)))
+    # As fast as the engine is here and now, whatever else runs on the machine.
+    within_s = 4 * max(1.0, time.monotonic() - began_s)
 
     async def ask(number: int) -> httpx.Response:
-        await asyncio.sleep(number * 0.25)
-        return await client.post("/v1/completions", json=body)
+        await asyncio.sleep(number * within_s / 48)
+        return await client.post("/v1/completions", json={**body, "timeout": math.ceil(within_s)})
 
     responses = await asyncio.gather(*(ask(number) for number in range(160)))
     statuses = [response.status_code for response in responses]
