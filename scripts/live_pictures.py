@@ -14,15 +14,15 @@ import io
 import random
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "support"))
 
-import httpx
+from background_load import BackgroundLoad
 from browser import browser
 from gateway_process import GatewayProcess
 from playwright.sync_api import Browser
@@ -48,42 +48,12 @@ SHOTS = {
 }
 
 
-class Load:
-    """Streams of random lengths that are answered in the background, until told to stop."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(STREAMS)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self, number: int) -> None:
-        rng = random.Random(number)
-        with httpx.Client(base_url=self._url, trust_env=False, timeout=120) as client:
-            while not self._stop.is_set():
-                body = {
-                    "prompt": f"{number} " * rng.randint(20, 200),
-                    "max_tokens": rng.randint(60, 500),
-                    "ignore_eos": True,
-                    "stream": True,
-                    "service_tier": rng.choice(TIERS),
-                }
-                with (
-                    contextlib.suppress(httpx.HTTPError),
-                    client.stream("POST", "/v1/completions", json=body) as answer,
-                ):
-                    for _ in answer.iter_lines():
-                        if self._stop.is_set():
-                            break
+def of_random_length(number: int, rng: random.Random) -> dict[str, Any]:
+    return {
+        "prompt": f"{number} " * rng.randint(20, 200),
+        "max_tokens": rng.randint(60, 500),
+        "service_tier": rng.choice(TIERS),
+    }
 
 
 def draw_top(url: str) -> None:
@@ -119,7 +89,7 @@ def draw_page(url: str, chromium: Browser) -> None:
 def busy_gateway() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, GatewayProcess(FLAGS, Path(folder) / "log") as gateway:
         gateway.wait_ready()
-        with Load(gateway.url):
+        with BackgroundLoad(gateway.url, STREAMS, of_random_length):
             time.sleep(LEARNING_S)
             yield gateway.url
 

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
+from background_load import BackgroundLoad
 from browser import WatchedPage, browser
 from fake_gateway import FakeGateway, fake_gateway, snapshot
 from gateway_process import PROXIMA, GatewayProcess
@@ -44,49 +44,19 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield launched
 
 
-class Load:
-    """Streams that are answered in the background, until told to stop."""
-
-    def __init__(
-        self, url: str, streams: int, words: int = 200, tokens: int = 400, headers: dict[str, str] | None = None
-    ) -> None:
-        self._url = url
-        self._words, self._tokens = words, tokens
-        self._headers = headers or {}
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(streams)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, number: int) -> None:
-        prompt = f"{number} " * self._words
-        body = {"prompt": prompt, "max_tokens": self._tokens, "ignore_eos": True, "stream": True}
-        with httpx.Client(base_url=self._url, trust_env=False, timeout=120, headers=self._headers) as client:
-            while not self._stop.is_set():
-                with (
-                    contextlib.suppress(httpx.HTTPError),
-                    client.stream("POST", "/v1/completions", json=body) as response,
-                ):
-                    if response.status_code != 200:
-                        self._stop.wait(0.2)
-                    for _ in response.iter_lines():
-                        if self._stop.is_set():
-                            break
+def load(
+    url: str, streams: int, words: int = 200, tokens: int = 400, headers: dict[str, str] | None = None
+) -> BackgroundLoad:
+    return BackgroundLoad(
+        url, streams, lambda number, _: {"prompt": f"{number} " * words, "max_tokens": tokens}, headers
+    )
 
 
 def test_the_live_view_moves_under_load_and_empties_after_it(chromium, gateway_url, tmp_path):
     with WatchedPage(chromium, gateway_url, viewport={"width": 1280, "height": 800}) as watched:
         page = watched.open("overview")
         expect(page.locator("#pill")).to_have_text("ready")
-        with Load(gateway_url, 24):
+        with load(gateway_url, 24):
             expect(page.locator("#requests tbody tr").nth(20)).to_be_visible()
             expect(page.locator("#requests .phase.decode").first).to_be_visible()
             expect(page.locator("#requests .phase.blocked, #requests .phase.waiting").first).to_be_visible()
@@ -236,7 +206,7 @@ def test_top_runs_in_a_terminal_of_80_by_24(gateway_url, tmp_path):
 
     try:
         wait_for(r"ready.*up \d")
-        with Load(gateway_url, 24):
+        with load(gateway_url, 24):
             lines = wait_for(r"running [1-9](.|\n)*decode(.|\n)*and \d+ more")
         assert max(map(len, lines)) <= 80
         wait_for("No requests")
@@ -263,7 +233,7 @@ def test_keys_are_asked_for_and_a_drain_and_a_restart_are_seen(chromium, tiny_mo
         page.reload()
         expect(page.locator("#pill")).to_have_text("ready")
         assert page.locator("dialog[open]").count() == 0, "it asks again although it was told"
-        with Load(first.url, 16, words=5, tokens=2000, headers=headers):
+        with load(first.url, 16, words=5, tokens=2000, headers=headers):
             watched.open("overview")
             expect(page.locator("#requests tbody tr").first).to_be_visible()
             first.process.send_signal(signal.SIGTERM)
