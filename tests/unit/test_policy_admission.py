@@ -9,12 +9,8 @@ from simulated_pool import MAX_WAIT_S, knowing
 from step_views import STEP_S, next_step, running, started, view, waiting
 
 from proxima_config.hints import RequestClass
-from proxima_engine.policy.admission import (
-    BACKFILLS_PER_STEP,
-    EXACT_LOOKUPS_PER_STEP,
-    RESUME_S,
-    ProximaPolicy,
-)
+from proxima_engine.policy.admission import BACKFILLS_PER_STEP, RESUME_S, ProximaPolicy
+from proxima_engine.policy.draft import EXACT_LOOKUPS_PER_STEP
 from proxima_engine.policy.plan import Reason
 from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
 

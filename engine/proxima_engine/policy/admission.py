@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from proxima_config.hints import RequestClass
 from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, reserve
+from proxima_engine.policy.draft import Draft
 from proxima_engine.policy.pace import token_budget
 from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import FinishedRequest
@@ -30,8 +30,6 @@ from proxima_engine.policy.urgency import Band
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
 from proxima_engine.policy.yielding import COMPUTED_AGAIN, in_turn, terms_of, victims
 
-EXACT_LOOKUPS_PER_STEP = 8
-"""How many prefix lookups a plan may spend. The requests that need one are those at the front that do not fit."""
 BACKFILLS_PER_STEP = 8
 """How many requests behind one that is held are looked at in a step."""
 LONG_SHARE = 0.5
@@ -45,43 +43,6 @@ NOBODY = -1
 """Before all bands."""
 RESUME_S = 5.0
 """Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks."""
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A plan in the making."""
-
-    long_blocks: int
-    """Of those of class long who run or were started in this draft."""
-    adapters: set[int]
-    """Of those who run or were started in this draft."""
-
-    free_blocks: int
-    slots: int
-    running: int
-    demand: Demand
-    """Of all who run or were started in this draft."""
-    lookups_left: int = EXACT_LOOKUPS_PER_STEP
-    order: list[str] = field(default_factory=list)
-    held: dict[str, Reason] = field(default_factory=dict)
-    reserved: Demand | None = None
-    head_start_steps: float | None = None
-    looked_past_head: int = 0
-    last_band: Band = Band.LATE
-    """Nobody of a later band starts any more."""
-    last_adapter_band: int = Band.LATE
-    """Nobody of a later band who has an adapter starts any more."""
-    backfilled: int = 0
-    taken_blocks: int = 0
-    yields: list[str] = field(default_factory=list)
-
-    def room(self) -> tuple[int, int, int, int, int]:
-        """What changes when others yield."""
-        return self.free_blocks, self.taken_blocks, self.slots, self.running, len(self.yields)
-
-    def go_back_to(self, room: tuple[int, int, int, int, int]) -> None:
-        self.free_blocks, self.taken_blocks, self.slots, self.running, yields = room
-        del self.yields[yields:]
 
 
 class ProximaPolicy:
@@ -186,7 +147,7 @@ class ProximaPolicy:
         self._head = None
         free_blocks = max(0, view.free_blocks - view.growth_blocks)
         running_demand = books.running_demand(view)
-        draft = _Draft(books.long_blocks, set(view.adapters), free_blocks, view.slots, books.running, running_demand)
+        draft = Draft(books.long_blocks, set(view.adapters), free_blocks, view.slots, books.running, running_demand)
         self._show_not_ready(draft)
         for band, request in books.queue.in_order():
             stop = self._closed(band, request, draft)
@@ -205,7 +166,7 @@ class ProximaPolicy:
                 self._hold(band, request, draft, view)
         return self._plan(draft, view)
 
-    def _closed(self, band: Band, request: WaitingRequest, draft: _Draft) -> Reason | None:
+    def _closed(self, band: Band, request: WaitingRequest, draft: Draft) -> Reason | None:
         """Why this request and those after it are not looked at any more in this step."""
         if draft.slots <= 0 and not self._books.runs_below(request):
             return Reason.SLOTS
@@ -213,7 +174,7 @@ class ProximaPolicy:
             return Reason.BEHIND_HEAD
         return None
 
-    def _kept_out(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
+    def _kept_out(self, band: Band, request: WaitingRequest, draft: Draft, view: StepView) -> Reason | None:
         """Why one does not start whatever blocks there are."""
         if request.adapter and self._adapter_waits(band, request, draft, view):
             return Reason.LORA
@@ -221,7 +182,7 @@ class ProximaPolicy:
             return Reason.CLASS_LIMIT
         return None
 
-    def _adapter_waits(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> bool:
+    def _adapter_waits(self, band: Band, request: WaitingRequest, draft: Draft, view: StepView) -> bool:
         if request.adapter in draft.adapters or len(draft.adapters) < view.adapter_slots:
             return band > draft.last_adapter_band
         # Those who keep an adapter in use could follow each other for ever. Who has none takes nobody's slot.
@@ -231,13 +192,13 @@ class ProximaPolicy:
             draft.last_adapter_band = min(draft.last_adapter_band, band)
         return True
 
-    def _class_is_full(self, request: WaitingRequest, draft: _Draft, view: StepView) -> bool:
+    def _class_is_full(self, request: WaitingRequest, draft: Draft, view: StepView) -> bool:
         if request.request_class is not RequestClass.LONG or not draft.long_blocks:
             return False
         blocks = draft.long_blocks + self._books.own_blocks(request, view)
         return blocks > LONG_SHARE * view.blocks_total and self._books.queue.others_than_long > 0
 
-    def _hold(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> None:
+    def _hold(self, band: Band, request: WaitingRequest, draft: Draft, view: StepView) -> None:
         """What it means for the others that this one does not start."""
         if request.request_id == view.denied:
             return
@@ -248,14 +209,14 @@ class ProximaPolicy:
         if draft.reserved is None:
             self._reserve(request, draft, view)
 
-    def _show_not_ready(self, draft: _Draft) -> None:
+    def _show_not_ready(self, draft: Draft) -> None:
         for request in self._books.not_ready.values():
             # vLLM looks at what it waits for only when it meets the request in its scan, and skips it at no cost.
             draft.order.append(request.request_id)
             if request.not_ready is not None:
                 draft.held[request.request_id] = request.not_ready
 
-    def _consider(self, band: Band, request: WaitingRequest, draft: _Draft, view: StepView) -> Reason | None:
+    def _consider(self, band: Band, request: WaitingRequest, draft: Draft, view: StepView) -> Reason | None:
         """Start a request in the draft, or say why not."""
         blocks, exact = request.blocks_at_most, False
         if blocks > draft.free_blocks:
@@ -274,25 +235,17 @@ class ProximaPolicy:
             # Nobody yields to one who then does not start.
             draft.go_back_to(before)
             return Reason.FORECAST
-        draft.order.append(request.request_id)
-        draft.free_blocks -= blocks
-        draft.taken_blocks += blocks
-        draft.slots -= 1
-        draft.running += 1
-        draft.demand += demand
-        if request.adapter:
-            draft.adapters.add(request.adapter)
+        draft.start(request, blocks, demand)
         if request.request_class is RequestClass.LONG:
             draft.long_blocks += self._books.own_blocks(request, view)
         self._planned[request.request_id] = demand
-        draft.backfilled += draft.reserved is not None
         return None
 
     def _needs_no_forecast(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
         return self._bound_is_up(band, request, view) or self._stood_still_for_long(band, request, view)
 
     def _fitting(
-        self, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView, *, exact: bool
+        self, request: WaitingRequest, blocks: int, draft: Draft, view: StepView, *, exact: bool
     ) -> tuple[int, Demand | None]:
         """Blocks to start with and the demand by which it fits beside the others, if it does. ``exact``: ``blocks`` is
         what the KV manager says, and not the most that it can be."""
@@ -305,7 +258,7 @@ class ProximaPolicy:
         demand = self._books.demand(request, fewer, view)
         return fewer, demand if self._peak_fits(request, demand, draft, view) else None
 
-    def _exact(self, request: WaitingRequest, draft: _Draft, view: StepView) -> int:
+    def _exact(self, request: WaitingRequest, draft: Draft, view: StepView) -> int:
         if draft.lookups_left == 0:
             return request.blocks_at_most
         draft.lookups_left -= 1
@@ -314,22 +267,22 @@ class ProximaPolicy:
     def _bound_is_up(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
         return band is Band.OVERDUE and view.now_s - request.arrival_s >= 2 * self.bound_s(request)
 
-    def _make_room(self, band: Band, request: WaitingRequest, blocks: int, draft: _Draft, view: StepView) -> bool:
+    def _make_room(self, band: Band, request: WaitingRequest, blocks: int, draft: Draft, view: StepView) -> bool:
         """Let others yield to a request that is above them or whose time has come; if not, or if that is no help,
         nothing changes."""
         if self._books.runs_below(request):
             below = [each for each in view.running if each.priority > request.priority]
             below.sort(key=lambda each: (each.priority, each.started_s), reverse=True)
-            if self._give_back(below, blocks, draft):
+            if draft.give_back(below, blocks):
                 return True
         if self._bound_is_up(band, request, view):
             # Whoever came later and runs has passed it. Last started first.
             passed = [each for each in view.running if each.key > request.key]
-            return self._give_back(sorted(passed, key=lambda each: each.started_s, reverse=True), blocks, draft)
+            return draft.give_back(sorted(passed, key=lambda each: each.started_s, reverse=True), blocks)
         if band is Band.RESUMED and self._its_turn(request, view):
             # Nobody takes the blocks of one of a higher priority.
             others = (each for each in view.running if each.priority >= request.priority)
-            return self._give_back(in_turn(self._books.candidates(others), self._terms), blocks, draft)
+            return draft.give_back(in_turn(self._books.candidates(others), self._terms), blocks)
         return False
 
     def _its_turn(self, request: WaitingRequest, view: StepView) -> bool:
@@ -342,31 +295,12 @@ class ProximaPolicy:
         turn_s = max(self._turn_s, self._books.standing * copy_s / self._terms.turn_share)
         return self._books.stood_still_s(request, view.now_s) >= turn_s
 
-    @staticmethod
-    def _give_back(candidates: Sequence[RunningRequest], blocks: int, draft: _Draft) -> bool:
-        free = draft.free_blocks
-        chosen: list[str] = []
-        for candidate in candidates:
-            if free >= blocks and draft.slots + len(chosen) > 0:
-                break
-            if candidate.request_id not in draft.yields:
-                chosen.append(candidate.request_id)
-                free += candidate.blocks + candidate.growth_blocks
-        if free < blocks or draft.slots + len(chosen) <= 0:
-            return False
-        draft.taken_blocks -= free - draft.free_blocks
-        draft.free_blocks = free
-        draft.slots += len(chosen)
-        draft.running -= len(chosen)
-        draft.yields += chosen
-        return True
-
     def _stood_still_for_long(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
         if band is not Band.RESUMED:
             return False
         return self._terms.turn_share > 0 or self._books.stood_still_s(request, view.now_s) >= RESUME_S
 
-    def _peak_fits(self, request: WaitingRequest, demand: Demand, draft: _Draft, view: StepView) -> bool:
+    def _peak_fits(self, request: WaitingRequest, demand: Demand, draft: Draft, view: StepView) -> bool:
         together = draft.demand + demand
         if self._books.runs_below(request):
             # They yield first.
@@ -376,14 +310,14 @@ class ProximaPolicy:
         room = self._terms.overcommit * self._books.room_blocks(view)
         return not np.count_nonzero(together.upper(self.calibration.z) > room)
 
-    def _reserve(self, head: WaitingRequest, draft: _Draft, view: StepView) -> None:
+    def _reserve(self, head: WaitingRequest, draft: Draft, view: StepView) -> None:
         self._head = head
         demand = self._books.demand(head, head.blocks_at_most, view)
         room = self._books.room_blocks(view)
         index, draft.reserved = reserve(draft.demand, demand, self.calibration.z, room)
         draft.head_start_steps = float(HORIZONS[index])
 
-    def _plan(self, draft: _Draft, view: StepView) -> Plan:
+    def _plan(self, draft: Draft, view: StepView) -> Plan:
         self._gave_back = bool(draft.yields)
         peak = math.ceil(self._books.peak_blocks(draft.demand))
         now = view.used_blocks + view.growth_blocks + draft.taken_blocks
