@@ -69,6 +69,8 @@ def engine_argv(settings: ProximaSettings, model: ResolvedModel, *, on_cpu: bool
             "engine.worker_cls=%s replaces the CPU worker: a request with `seed` can stop the engine",
             engine["worker_cls"],
         )
+    if on_cpu and (executor := platform_cpu.executor(engine)) is not None:
+        engine["distributed_executor_backend"] = executor
     engine["structured_outputs_config"] = _structured_outputs(engine.get("structured_outputs_config"))
     engine["additional_config"] = _additional_config(settings)
     return ["--model", model.path_or_id, *to_argv(engine)]

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _IOMP = Path(sys.prefix) / "lib" / "libiomp5.so"
+# By its path: vLLM's CPU platform replaces the short name `uni`, because it sets OpenMP up for each worker process.
+# What is set here is set for all processes.
+ONE_PROCESS_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 
 def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, str] = os.environ) -> None:
@@ -33,6 +36,18 @@ def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, st
         engine, environ, cpus=cpus, numa_nodes=numa_nodes(), quota=cpu_quota(), libraries=present_libraries()
     )
     environ.update(found)
+
+
+def executor(engine: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> str | None:
+    """The executor for a single rank: the worker computes inside the engine core. None leaves the choice to vLLM.
+
+    Between two processes the engine core spins on shared memory while the worker computes, on a core that the worker
+    could use. Threads that are pinned to cores need a process for each rank.
+    """
+    chosen = engine.get("distributed_executor_backend")
+    if chosen is not None or _local_ranks(engine) > 1 or environ.get("VLLM_CPU_OMP_THREADS_BIND") != "nobind":
+        return None
+    return ONE_PROCESS_EXECUTOR
 
 
 def present_libraries() -> list[str]:

@@ -57,6 +57,20 @@ def test_a_cpu_quota_limits_threads_without_pinning_them():
     assert (wanted["VLLM_CPU_OMP_THREADS_BIND"], wanted["OMP_NUM_THREADS"]) == ("nobind", "4")
 
 
+@pytest.mark.parametrize(
+    ("engine", "binding", "chosen"),
+    [
+        pytest.param({}, "nobind", platform_cpu.ONE_PROCESS_EXECUTOR, id="one_rank"),
+        pytest.param({"tensor_parallel_size": 2}, "nobind", None, id="two_ranks"),
+        pytest.param({"data_parallel_size": 2}, "nobind", None, id="two_engines"),
+        pytest.param({}, "0,1", None, id="pinned_threads"),
+        pytest.param({"distributed_executor_backend": "mp"}, "nobind", None, id="the_users_own"),
+    ],
+)
+def test_a_single_rank_computes_inside_the_engine_core(engine, binding, chosen):
+    assert platform_cpu.executor(engine, {"VLLM_CPU_OMP_THREADS_BIND": binding}) == chosen
+
+
 def test_the_users_own_environment_wins():
     own = {"VLLM_CPU_OMP_THREADS_BIND": "1", "VLLM_CPU_NUM_OF_RESERVED_CPU": "1"}
     assert defaults(environ=own) == {}

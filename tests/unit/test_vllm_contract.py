@@ -19,6 +19,7 @@ from stepping_engine import SteppingEngine, engine_config
 
 from proxima_bench.machine import Gpu
 from proxima_bench.tune.batch_defaults import Batch, batch_defaults
+from proxima_engine import platform_cpu
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE, SERVER = "engine/proxima_engine", "server/proxima_server"
@@ -139,6 +140,7 @@ SYMBOLS = [
     Relied("vllm.engine.arg_utils.AsyncEngineArgs.from_cli_args", f"{ENGINE}/launch.py", "args"),
     Relied("vllm.engine.arg_utils.AsyncEngineArgs.create_engine_config", f"{ENGINE}/launch.py"),
     Relied("vllm.usage.usage_lib.UsageContext.OPENAI_API_SERVER", f"{ENGINE}/launch.py"),
+    Relied(platform_cpu.ONE_PROCESS_EXECUTOR, f"{ENGINE}/platform_cpu.py"),
     Relied("vllm.platforms.current_platform.is_cpu", f"{ENGINE}/launch.py", ""),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.from_vllm_config", f"{ENGINE}/launch.py"),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.start_profile", f"{SERVER}/routes/profile.py", "self profile_prefix"),
