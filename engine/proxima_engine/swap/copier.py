@@ -10,10 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from proxima_engine.swap.block_movers import bytes_per_block
 from proxima_engine.swap.cuda_copier import CudaCopier
+
+Bytes = NDArray[np.uint8]
 
 
 class UnknownLayoutError(ValueError):
@@ -54,14 +58,22 @@ def _layers(caches: Mapping[str, torch.Tensor], num_blocks: int) -> list[torch.T
     return [block_rows(cache, num_blocks) for cache in distinct.values()]
 
 
+def _bytes(layer: torch.Tensor) -> Bytes:
+    """The same memory. NumPy does not know all element types of KV caches."""
+    seen: Bytes = layer.view(torch.uint8).numpy()
+    return seen
+
+
 class CpuCopier:
     """Device and host are the same memory, and a copy is done when it returns."""
 
     def __init__(self, caches: Mapping[str, torch.Tensor], num_blocks: int, host_blocks: int) -> None:
-        self._layers = _layers(caches, num_blocks)
+        layers = _layers(caches, num_blocks)
         # The operating system hands out pages when they are written first: an unused pool takes no memory.
-        self._host = [layer.new_empty((host_blocks, *layer.shape[1:])) for layer in self._layers]
-        self.bytes_per_block = bytes_per_block(self._layers)
+        host = [layer.new_empty((host_blocks, *layer.shape[1:])) for layer in layers]
+        self.bytes_per_block = bytes_per_block(layers)
+        self._layers = [_bytes(layer) for layer in layers]
+        self._host = [_bytes(layer) for layer in host]
         self._seconds = 0.0
 
     def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
@@ -76,18 +88,19 @@ class CpuCopier:
 
     def _copy(
         self,
-        sources: Sequence[torch.Tensor],
+        sources: Sequence[Bytes],
         from_blocks: Sequence[int],
-        targets: Sequence[torch.Tensor],
+        targets: Sequence[Bytes],
         to_blocks: Sequence[int],
     ) -> None:
         started_s = time.perf_counter()
         pairs = list(zip(from_blocks, to_blocks, strict=True))
         for source, target in zip(sources, targets, strict=True):
-            # One by one: indexing starts all threads for each layer, which takes longer than to copy a few blocks, and
-            # ten times as long when anything else runs on those cores.
+            # One by one: torch's indexing starts all threads for each layer, which takes longer than to copy a few
+            # blocks, and ten times as long when anything else runs on those cores. NumPy copies in this thread,
+            # without what torch does around each call.
             for old, new in pairs:
-                target[new].copy_(source[old])
+                target[new] = source[old]
         self._seconds += time.perf_counter() - started_s
 
 
