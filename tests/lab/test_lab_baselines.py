@@ -12,6 +12,7 @@ from proxima_engine.gang import GangPolicy
 from proxima_engine.lab.baselines import past_future, sglang_ratio
 from proxima_engine.lab.baselines.deadline_watermark import DeadlineWatermarkPolicy
 from proxima_engine.lab.baselines.hrrn import HrrnPolicy
+from proxima_engine.lab.baselines.line import Line
 from proxima_engine.lab.baselines.past_future import (
     PastFutureOraclePolicy,
     PastFuturePolicy,
@@ -22,6 +23,7 @@ from proxima_engine.lab.baselines.sglang_ratio import SglangRatioPolicy
 from proxima_engine.lab.baselines.sjf_oracle import SjfOraclePolicy
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest, Policy
+from proxima_engine.policy.view import Changes
 
 RECOMPUTE = YieldMode.RECOMPUTE
 
@@ -219,6 +221,32 @@ class TestPastFuture:
         assert oracle.plan(view(*queue, free=16)).order == ("a", "b", "c")
         plan = oracle.plan(view(*queue, free=15))
         assert (plan.order, plan.held) == (("a", "b"), {"c": Reason.FORECAST})
+
+
+class TestLine:
+    @given(
+        st.lists(
+            st.tuples(st.sampled_from(["arrive", "leave", "restart"]), st.integers(0, 9), st.integers(1, 4)),
+            max_size=40,
+        )
+    )
+    def test_it_holds_whoever_waits_in_the_order_of_the_rule(self, events: list[tuple[str, int, int]]) -> None:
+        """Equal ranks by arrival; one that waits in a new way is told again."""
+        line, queue = Line(lambda request: request.prompt_tokens), {}
+        for event, number, blocks in events:
+            name = f"r{number}"
+            if event == "leave":
+                queue.pop(name, None)
+                changes = Changes(left=[name])
+            else:
+                queue[name] = waiting(name, number % 3, blocks)
+                changes = Changes(arrived=[queue[name]])
+            if event == "restart":
+                changes = Changes(restart=True, arrived=list(queue.values()))
+            seen = view(free=1, changes=changes, denied="r1")
+            (tokens,) = line.follow(seen)
+            expected = sorted(queue.values(), key=lambda request: (request.prompt_tokens, request.key))
+            assert list(line.smallest_first(seen, tokens)) == [each for each in expected if each.request_id != "r1"]
 
 
 class TestOrders:

@@ -8,8 +8,9 @@ who run have room to grow. The arm sets it in vLLM's own configuration; nothing 
 
 from __future__ import annotations
 
-from itertools import chain
+import math
 
+from proxima_engine.lab.baselines.line import Line
 from proxima_engine.policy.in_order import start_in_order
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.view import StepView, WaitingRequest
@@ -17,20 +18,20 @@ from proxima_engine.policy.view import StepView, WaitingRequest
 WATERMARK = 0.05
 
 
+def _arrival_s(request: WaitingRequest) -> float:
+    # Whoever has its first token already is late no more: what counts is that its answer goes on.
+    return math.inf if request.output_tokens else request.arrival_s
+
+
 class DeadlineWatermarkPolicy:
     """``ttft_s``: seconds from arrival to the first token that are promised to everybody."""
 
     def __init__(self, ttft_s: float) -> None:
         self._ttft_s = ttft_s
+        self._line = Line(_arrival_s)
 
     def plan(self, view: StepView) -> Plan:
+        (arrival_s,) = self._line.follow(view)
         # A step that starts now brings its tokens when it ends.
-        last_arrival_s = view.now_s + view.step_s - self._ttft_s
-
-        def on_time(request: WaitingRequest) -> bool:
-            # Whoever has its first token already is late no more: what counts is that its answer goes on.
-            return request.output_tokens > 0 or request.arrival_s >= last_arrival_s
-
-        first = (request for request in view.waiting if on_time(request))
-        last = (request for request in view.waiting if not on_time(request))
-        return start_in_order(view, chain(first, last))
+        is_late = arrival_s < view.now_s + view.step_s - self._ttft_s
+        return start_in_order(view, self._line.smallest_first(view, is_late.astype(float)))

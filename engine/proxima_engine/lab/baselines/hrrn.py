@@ -13,16 +13,20 @@ prompt, and never falls back.
 
 from __future__ import annotations
 
-from proxima_engine.policy.in_order import smallest_first, start_in_order
+from proxima_engine.lab.baselines.line import Line
+from proxima_engine.policy.in_order import start_in_order
 from proxima_engine.policy.plan import Plan
-from proxima_engine.policy.view import StepView, WaitingRequest
+from proxima_engine.policy.view import StepView
 
 
 class HrrnPolicy:
+    def __init__(self) -> None:
+        self._line = Line(
+            lambda request: request.arrival_s,
+            lambda request: request.prompt_tokens + request.output_tokens,
+        )
+
     def plan(self, view: StepView) -> Plan:
-        now_s = view.now_s
-
-        def minus_ratio(request: WaitingRequest) -> float:
-            return (request.arrival_s - now_s) / (request.prompt_tokens + request.output_tokens)
-
-        return start_in_order(view, smallest_first(view.waiting, minus_ratio))
+        arrival_s, tokens = self._line.follow(view)
+        minus_ratio = (arrival_s - view.now_s) / tokens
+        return start_in_order(view, self._line.smallest_first(view, minus_ratio))

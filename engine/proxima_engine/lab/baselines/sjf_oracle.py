@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from proxima_engine.policy.in_order import smallest_first, start_in_order
+from proxima_engine.lab.baselines.line import Line
+from proxima_engine.policy.in_order import start_in_order
 from proxima_engine.policy.plan import Plan
-from proxima_engine.policy.view import StepView, WaitingRequest
+from proxima_engine.policy.view import StepView
 
 
 class SjfOraclePolicy:
     def __init__(self, true_tokens: Mapping[str, int]) -> None:
-        self._true_tokens = true_tokens
+        self._line = Line(lambda request: true_tokens[request.request_id] - request.output_tokens)
 
     def plan(self, view: StepView) -> Plan:
-        return start_in_order(view, smallest_first(view.waiting, self._remaining_tokens))
-
-    def _remaining_tokens(self, request: WaitingRequest) -> int:
-        return self._true_tokens[request.request_id] - request.output_tokens
+        (remaining_tokens,) = self._line.follow(view)
+        return start_in_order(view, self._line.smallest_first(view, remaining_tokens))
