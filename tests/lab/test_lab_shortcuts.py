@@ -116,9 +116,8 @@ def test_vllm_stands_where_it_would_stand_without_them_after_every_step(arm, ove
 
 
 @OVERLAP
-@pytest.mark.parametrize("arm", ["native", "native-watermark", "gang", "deadline-watermark", "proxima", "proxima-swap"])
+@pytest.mark.parametrize("arm", ARMS)
 def test_every_record_is_the_same_with_and_without_shortcuts(arm, overlap):
-    """vLLM's own scheduler, one that idles steps and some that plan them; other arms differ in their policy only."""
     plain = [run(arm, spec, overlap=overlap, shortcuts=False) for spec in TRAFFIC]
     assert [run(arm, spec, overlap=overlap, shortcuts=True) for spec in TRAFFIC] == plain
     # The traffic reaches what the shortcuts must leave alone.

@@ -24,6 +24,8 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from proxima_engine.lab.decode_step import ANSWERED, DecodeBatch, DecodeStep, schedule_decode_step
+from proxima_engine.lab.lazy_view import LazyViewBuilder
+from proxima_engine.scheduler import ProximaScheduler
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _RUNNING = RequestStatus.RUNNING
@@ -224,6 +226,8 @@ def shorten(scheduler: Scheduler) -> None:
     bases = (_LabScheduler,) if own is Scheduler else (own, _LabScheduler)
     scheduler.__class__ = type(own.__name__, bases, {})
     scheduler.kv_cache_manager.__class__ = _LabKVCacheManager
+    if isinstance(scheduler, ProximaScheduler):
+        scheduler._view.__class__ = LazyViewBuilder  # noqa: SLF001  as above
 
 
 @contextmanager

@@ -59,14 +59,16 @@ class _Budget:
     view: StepView
     ratio: float
     left_tokens: float | None = None
-    """Summed up when the first newcomer asks: in most steps none does."""
+    """Summed up when the first newcomer asks that would fit beside nobody: in most steps none does."""
 
     def take(self, request: WaitingRequest, blocks: int) -> bool:
         view = self.view
-        if self.left_tokens is None:
-            self.left_tokens = view.free_blocks * view.block_size - sum(map(self._reserved, view.running))
         # One block more, as SGLang reserves a page for what alignment may cost.
         charge = (blocks + 1) * view.block_size + min(max(0, request.cap_tokens - request.output_tokens), CLIP_TOKENS)
+        if self.left_tokens is None:
+            self.left_tokens = view.free_blocks * view.block_size
+            if charge < self.left_tokens:
+                self.left_tokens -= sum(map(self._reserved, view.running))
         self.left_tokens -= charge
         return self.left_tokens > 0
 
