@@ -94,6 +94,7 @@ SYMBOLS = [
     Relied("vllm.v1.engine.EngineCoreOutputs", f"{ENGINE}/scheduling/report.py"),
     Relied("vllm.v1.outputs.ModelRunnerOutput", f"{ENGINE}/scheduler.py"),
     Relied("vllm.config.VllmConfig", f"{ENGINE}/scheduling/options.py"),
+    Relied("vllm.utils.gc_utils.freeze_gc_heap", "scripts/measure_plan_cost.py", ""),
     # Keeping KV of those who yield
     Relied("vllm.config.KVTransferConfig", f"{ENGINE}/swap/setup.py"),
     Relied(f"{CONNECTOR}.KVConnectorRole.SCHEDULER", f"{ENGINE}/swap/connector.py"),
