@@ -352,7 +352,7 @@ class TestOneOfAHigherPriority:
 
     @pytest.mark.parametrize("slots", [0, 9])
     def test_takes_nothing_of_its_equals(self, policy: ProximaPolicy, slots: int) -> None:
-        equals = tuple(replace(each, key=(0, 0, each.request_id)) for each in self.busy)
+        equals = tuple(each._replace(key=(0, 0, each.request_id)) for each in self.busy)
         plan = policy.plan(view(self.high, free=9, slots=slots, busy=equals))
         assert (plan.order, plan.yields) == ((), ())
         assert plan.held == {"high": Reason.BLOCKS if slots else Reason.SLOTS}

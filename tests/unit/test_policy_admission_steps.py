@@ -76,8 +76,8 @@ class TestYielding:
         fluent, late = self.streams("fluent", 4, growth=0), self.streams("late", 4, growth=0)
         first = view(free=1, busy=(late,), now_s=TTFT_S + 1)
         policy.plan(first)
-        on_time = started(replace(fluent, key=(0, TTFT_S + 1, "fluent")))
-        busy = (replace(late, growth_blocks=1), replace(fluent, growth_blocks=1, started_s=9))
+        on_time = started(fluent._replace(key=(0, TTFT_S + 1, "fluent")))
+        busy = (late._replace(growth_blocks=1), fluent._replace(growth_blocks=1, started_s=9))
         plan = policy.plan(view(free=1, busy=busy, now_s=TTFT_S + 1.1, changes=Changes(started=[on_time])))
         assert plan.yields == (("late", YieldMode.RECOMPUTE),)
 

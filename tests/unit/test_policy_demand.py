@@ -317,3 +317,12 @@ def test_tokens_fill_whole_blocks(tokens: int, blocks: int) -> None:
 @pytest.mark.parametrize(("before", "after", "blocks"), [(32, 33, 1), (33, 64, 0), (0, 65, 3), (40, 10, 0)])
 def test_growth_counts_the_blocks_on_top(before: int, after: int, blocks: int) -> None:
     assert growth_blocks(before, after, 32) == blocks
+
+
+@given(parts=st.lists(st.floats(0, 1e6), min_size=3 * len(HORIZONS), max_size=3 * len(HORIZONS)), z=st.floats(0.5, 20))
+def test_the_upper_bound_is_its_formula_to_the_last_bit(parts: list[float], z: float) -> None:
+    demand = Demand(np.array(parts).reshape(3, -1))
+    before = demand.parts.copy()
+    expected = np.minimum(demand.mean + z * np.sqrt(demand.variance), demand.most)
+    assert np.array_equal(demand.upper(z), expected)
+    assert np.array_equal(demand.parts, before), "asking must not change it"

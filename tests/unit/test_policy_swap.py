@@ -137,7 +137,7 @@ class TestTurns:
         assert policy.plan(next_step(early)).yields != ()
 
     def test_nobody_yields_again_before_its_minimum_service(self, policy: ProximaPolicy) -> None:
-        short = tuple(replace(each, output_tokens=MOVED.service_tokens - 1) for each in self.busy)
+        short = tuple(each._replace(output_tokens=MOVED.service_tokens - 1) for each in self.busy)
         seen = swapping(view(yielded("y", 10), free=1, busy=short, now_s=2))
         policy.plan(seen)
         assert policy.plan(next_step(seen, now_s=9)).yields == ()

@@ -124,3 +124,30 @@ def test_the_choice_does_not_depend_on_the_order_in_which_they_run(candidates, m
     shuffled = list(candidates)
     seed.shuffle(shuffled)
     assert victims(candidates, missing) == victims(shuffled, missing)
+
+
+candidates = st.lists(
+    st.builds(
+        candidate,
+        st.text("abc", min_size=1, max_size=4),
+        blocks=st.integers(0, 9),
+        output=st.sampled_from([0, 5, SERVED, 2 * SERVED]),
+        served=st.sampled_from([0, SERVED - 1, SERVED]),
+        late=st.booleans(),
+        started_s=st.integers(0, 3),
+        priority=st.integers(0, 2),
+    ),
+    max_size=12,
+    unique_by=lambda each: each.request.request_id,
+)
+
+
+@given(candidates=candidates, missing=st.integers(0, 60))
+def test_those_who_yield_are_the_first_of_all_in_order(candidates: list[Candidate], missing: int) -> None:
+    """However many are taken, they are the beginning of the whole order, and no more than it takes."""
+    chosen = [each.request_id for each in victims(candidates, missing)]
+    everybody = order(*candidates)
+    assert chosen == everybody[: len(chosen)]
+    blocks = {each.request.request_id: each.request.blocks + each.request.growth_blocks for each in candidates}
+    assert sum(blocks[each] for each in chosen) >= missing or chosen == everybody
+    assert not chosen or sum(blocks[each] for each in chosen[:-1]) < missing

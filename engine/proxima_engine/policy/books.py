@@ -118,10 +118,13 @@ class Books:
 
     def candidates(self, running: Iterable[RunningRequest]) -> Iterator[Candidate]:
         """Those who run, with what they would lose by yielding."""
+        runners = self._runners
         for request in running:
-            runner = self._runners.get(request.request_id)
-            served = request.output_tokens - (runner.request.output_tokens if runner else 0)
-            yield Candidate(request, runner is None or runner.is_late, served)
+            runner = runners.get(request.request_id)
+            if runner is None:
+                yield Candidate(request, True, request.output_tokens)  # noqa: FBT003  in the order of its fields
+            else:
+                yield Candidate(request, runner.is_late, request.output_tokens - runner.request.output_tokens)
 
     def take_in(self, view: StepView, planned: Mapping[str, Demand], terms: Terms, *, by_choice: bool) -> None:
         """What has happened since the last plan. ``planned``: demand of those whom that plan started; ``by_choice``:
@@ -196,9 +199,10 @@ class Books:
     def _stop(self, request_id: str) -> None:
         runner = self._runners.pop(request_id, None)
         if runner is not None:
-            self._priorities[runner.request.priority] -= 1
-            # Without those that are 0.
-            self._priorities += Counter()
+            priority = runner.request.priority
+            self._priorities[priority] -= 1
+            if not self._priorities[priority]:
+                del self._priorities[priority]
 
     @staticmethod
     def own_blocks(request: WaitingRequest, view: StepView) -> int:

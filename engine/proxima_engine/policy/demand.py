@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,8 +41,7 @@ def growth_blocks(tokens_before: int, tokens_after: int, block_size: int) -> int
     return max(0, blocks_for(tokens_after, block_size) - blocks_for(tokens_before, block_size))
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """What the demand of one request depends on."""
 
     blocks: int
@@ -95,7 +95,11 @@ class Demand:
 def _upper(parts: Floats, z: float) -> Floats:
     """Of parts of shape (3, ..., horizons)."""
     mean, variance, most = parts
-    upper: Floats = np.minimum(mean + z * np.sqrt(variance), most)
+    # min(mean + z * sqrt(variance), most), in one array: each candidate of each plan is asked for it.
+    upper: Floats = np.sqrt(variance)
+    upper *= z
+    upper += mean
+    np.minimum(upper, most, out=upper)
     return upper
 
 

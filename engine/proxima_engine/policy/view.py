@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.pace import StepTime
@@ -50,8 +51,9 @@ class WaitingRequest:
         return self.key[1] + self.ttft_s
 
 
-@dataclass(frozen=True, slots=True)
-class RunningRequest:
+class RunningRequest(NamedTuple):
+    """A tuple, because hundreds are listed at once and a frozen dataclass takes twice as long to make."""
+
     request_id: str
     key: SortKey
     blocks: int

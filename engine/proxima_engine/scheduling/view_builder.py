@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -14,7 +14,7 @@ from proxima_config.hints import RequestClass
 from proxima_engine.policy.demand import blocks_for, growth_blocks
 from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason
-from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
+from proxima_engine.policy.view import Changes, RunningRequest, SortKey, StartedRequest, StepView, WaitingRequest
 from proxima_engine.scheduling.hints import hints_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,15 @@ def cap_tokens(request: Request, max_model_len: int) -> int:
 
 def _adapter(request: Request) -> int:
     return int(request.lora_request.lora_int_id) if request.lora_request else 0
+
+
+class _Lasting(NamedTuple):
+    """What stays the same while a request runs. A session that gets a new prompt waits for it first."""
+
+    started_s: float
+    key: SortKey
+    prompt_tokens: int
+    cap_tokens: int
 
 
 class ViewBuilder:
@@ -63,7 +72,9 @@ class ViewBuilder:
         self._not_ready: dict[str, Reason] = {}
         self._ran: list[Request] = []
         """Those who ran at the last view, in vLLM's order."""
-        self._started_s: dict[str, float] = {}
+        self._running_ids: set[str] = set()
+        """Theirs. The keys of `_lasting` are the same, but Python copies them to compare them."""
+        self._lasting: dict[str, _Lasting] = {}
         self._decoding: set[str] = set()
         self._restart = True
         # Denied at dispatch although the plan had blocks for it. Sits out one step, so that it cannot block the
@@ -137,20 +148,21 @@ class ViewBuilder:
             touched |= {request.request_id for request in self._queue}
             self._waiting.clear()
             self._not_ready.clear()
-            self._started_s.clear()
+            self._lasting.clear()
+            self._running_ids = set()
             self._decoding.clear()
         if not restart and not touched and self._scheduler.running == self._ran:
             return _NOTHING
         self._ran = list(self._scheduler.running)
-        running = {request.request_id for request in self._ran}
-        stopped = sorted(self._started_s.keys() - running)
-        new: list[Request] = []
-        if begun := running - self._started_s.keys():
-            new = [request for request in self._ran if request.request_id in begun]
+        before, now = self._running_ids, {request.request_id for request in self._ran}
+        self._running_ids = now
+        stopped = sorted(before - now)
+        begun = now - before
+        new = [request for request in self._ran if request.request_id in begun] if begun else []
         for request_id in stopped:
-            del self._started_s[request_id]
+            del self._lasting[request_id]
             self._decoding.discard(request_id)
-        self._started_s.update((request.request_id, now_s) for request in new)
+        self._lasting.update((request.request_id, self._lasts(request, now_s)) for request in new)
         started = [self._started(request) for request in new]
         arrived, left = self._arrivals(touched)
         return Changes(restart, arrived, left, started, stopped)
@@ -216,25 +228,25 @@ class ViewBuilder:
     def _running_in_order(self) -> list[RunningRequest]:
         """In vLLM's order, in which they also share the tokens of a step."""
         scheduler, budget = self._scheduler, self._scheduler.max_num_scheduled_tokens
+        size, lookahead = scheduler.block_size, scheduler.num_lookahead_tokens
+        groups, lasting = self._groups, self._lasting
         running: list[RunningRequest] = []
         for request in scheduler.running:
             computed, after = self._span(request, budget)
             budget -= after - computed
-            after += scheduler.num_lookahead_tokens
-            running.append(
-                RunningRequest(
-                    request_id=request.request_id,
-                    key=self._queue.key(request),
-                    blocks=blocks_for(computed, scheduler.block_size) * self._groups,
-                    growth_blocks=growth_blocks(computed, after, scheduler.block_size) * self._groups,
-                    # 0 for one who was started since.
-                    started_s=self._started_s.get(request.request_id, 0.0),
-                    prompt_tokens=request.num_prompt_tokens,
-                    output_tokens=request.num_output_tokens,
-                    cap_tokens=cap_tokens(request, scheduler.max_model_len),
-                )
-            )
+            held = blocks_for(computed, size)
+            grown = max(0, blocks_for(after + lookahead, size) - held)
+            request_id, generated = request.request_id, request.num_output_tokens
+            # 0 for one who was started since.
+            started_s, key, prompt, cap = lasting.get(request_id) or self._lasts(request, 0.0)
+            # By the order of its fields: by name it takes half as long again, and this is for all who run.
+            each = RunningRequest(request_id, key, held * groups, grown * groups, started_s, prompt, generated, cap)
+            running.append(each)
         return running
+
+    def _lasts(self, request: Request, started_s: float) -> _Lasting:
+        cap = cap_tokens(request, self._scheduler.max_model_len)
+        return _Lasting(started_s, self._queue.key(request), request.num_prompt_tokens, cap)
 
     def _span(self, request: Request, budget: int) -> tuple[int, int]:
         """Tokens computed now, and after the coming step."""
