@@ -5,7 +5,7 @@
 The lab's engine steps both under a closed loop that keeps so many waiting; the pool holds about so many running
 requests. Only `schedule()` is timed, planning included. The two take turns every few steps, so that a machine that
 becomes faster or slower does so for both; still it should do nothing else. Each round is a process of its own: in one
-that goes on, the heap of the rounds before makes the later ones slower, and not alike for both.
+that goes on, rounds drift.
 
 Python's garbage collector has, as in vLLM's engine core, all frozen that is there before the first request, and is on;
 but it waits while `schedule()` is timed and makes up for that right after. It would go through the objects of both

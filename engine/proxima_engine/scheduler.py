@@ -242,10 +242,10 @@ class ProximaScheduler(Scheduler):
         return plan
 
     def _tell_who_ended(self) -> None:
-        while self._ended:
-            ended = self._ended.popleft()
-            if isinstance(self.proxima_policy, LearnsFromFinished):
-                self.proxima_policy.finished(ended)
+        if self._ended and isinstance(self.proxima_policy, LearnsFromFinished):
+            while self._ended:
+                self.proxima_policy.finished(self._ended.popleft())
+        self._ended.clear()
 
     def _victims(self, plan: Plan) -> list[Request]:
         if not plan.yields:

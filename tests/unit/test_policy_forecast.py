@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxima_engine.policy.forecast import EDGES, WINDOW, Group, LengthForecast, group_of
+from proxima_engine.policy.forecast import EDGES, WINDOW, Group, LengthForecast, _Counts, group_of
 
 GROUP, CAP = group_of(100, 4000), 4000
 CLOSE = 0.15
@@ -195,3 +195,13 @@ def test_an_answer_longer_than_the_last_point_of_the_curves_counts_for_the_last(
     longest = int(EDGES[-1])
     forecast = learned(longest + 1, cap=4 * longest)
     assert expected(forecast, cap=4 * longest) <= longest
+
+
+@given(length=st.integers(0, 3 * int(EDGES[-1])) | st.sampled_from(EDGES.astype(int).tolist()))
+def test_an_answer_is_counted_in_the_bin_that_numpy_finds(length: int) -> None:
+    counts = _Counts.empty()
+    counts.add(length, cut=False)
+    last = len(EDGES) - 2
+    expected = np.clip(np.searchsorted(EDGES, length, side="left") - 1, 0, last)
+    assert np.flatnonzero(counts.ended).tolist() == [expected]
+    assert counts.survived.tolist() == [1.0] * expected + [0.0] * (last + 1 - expected)

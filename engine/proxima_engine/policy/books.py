@@ -67,7 +67,7 @@ class Books:
 
     def runs_below(self, request: WaitingRequest) -> bool:
         """Whether anybody of a lower priority runs."""
-        return any(priority > request.priority for priority in self._priorities)
+        return bool(self._priorities) and max(self._priorities) > request.priority
 
     def demand_below(self, request: WaitingRequest) -> Demand:
         """Of those of a lower priority who run."""

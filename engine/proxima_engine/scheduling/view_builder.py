@@ -239,7 +239,7 @@ class ViewBuilder:
             request_id, generated = request.request_id, request.num_output_tokens
             # 0 for one who was started since.
             started_s, key, prompt, cap = lasting.get(request_id) or self._lasts(request, 0.0)
-            # By the order of its fields: by name it takes half as long again, and this is for all who run.
+            # By the order of its fields: by name it takes twice as long, and this is for all who run.
             each = RunningRequest(request_id, key, held * groups, grown * groups, started_s, prompt, generated, cap)
             running.append(each)
         return running
