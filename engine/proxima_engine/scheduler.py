@@ -223,12 +223,28 @@ class ProximaScheduler(Scheduler):
         return super()._free_request(request, delay_free_blocks)
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002
+        self._take_back_unfilled(request)
         # Its KV is worthless when what is in flight is dropped too: vLLM does that when the cache is reset.
         if self.proxima_swap is not None and not drop_stale_output:
             # vLLM has no hook for it. Afterwards nobody knows which blocks were its own.
             self.proxima_swap.yields(request, self.kv_cache_manager.get_block_ids(request.request_id)[0])
         super()._preempt_request(request, timestamp, drop_stale_output)
         self._report.preempted()
+
+    def _take_back_unfilled(self, request: Request) -> None:
+        """Out of the prefix cache with blocks that a request was to fill in this step, and now does not.
+
+        vLLM puts them there when it allocates them. By priority it may preempt one that it has scheduled in the same
+        step: it takes back the tokens of that step, and not what they were to fill.
+        """
+        blocks = self.kv_cache_manager.get_blocks(request.request_id).blocks
+        computed: int = request.num_computed_tokens
+        unfilled = {each.block_id for group in blocks for each in group if (each.block_hash_num_tokens or 0) > computed}
+        if not unfilled:
+            return
+        if self.proxima_swap is not None:
+            self.proxima_swap.disown(unfilled)
+        self.kv_cache_manager.evict_blocks(unfilled)
 
     def _plan_step(self) -> Plan:
         self._tell_who_ended()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from stepping_engine import SteppingEngine, engine_config
 
 from proxima_engine.policy.plan import Plan
@@ -76,3 +77,36 @@ def test_a_queue_without_plans_remembers_nobody() -> None:
         answer(engine, f"r{index}", 40)
     assert engine.scheduler.proxima_guard.state is PolicyState.NATIVE
     assert len(engine.scheduler.waiting.take_touched()) <= 1
+
+
+def test_nothing_is_kept_of_a_block_that_was_to_be_filled_in_the_step_in_which_its_owner_was_preempted() -> None:
+    """By priority vLLM preempts somebody whom it has scheduled in the same step already, and forgets to take back
+    that its last block is full."""
+    engine = start(host_blocks=60, blocks=2, scheduling_policy="priority")
+    engine.add("low", 20, 60, priority=1)
+    engine.step()
+    engine.add("high", 22, 40, priority=0)
+    for _ in range(12):
+        engine.step()
+    assert engine.scheduler.requests["low"].num_preemptions == 1
+    prefix = engine.texts["low"][:32]
+    engine.abort("low")
+    engine.abort("high")
+    engine.add("next", prefix + [7] * 8, 4)
+    engine.drain()
+    engine.check_integrity()
+
+
+@pytest.mark.parametrize("host_blocks", [0, 60], ids=["dropped", "swap"])
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_nobody_finds_a_prompt_that_was_to_be_computed_in_the_step_in_which_it_was_preempted(
+    overlap: bool, host_blocks: int
+) -> None:
+    flags = {"max_num_batched_tokens": 128, "long_prefill_token_threshold": 64}
+    engine = start(host_blocks, 11, overlap=overlap, scheduling_policy="priority", **flags)
+    engine.add("low", 330, 4, priority=1)
+    engine.step()
+    engine.add("high", 31, 4, priority=0)
+    engine.drain()
+    assert engine.texts["low"] == engine.expected_text("low", 4)
+    engine.check_integrity()

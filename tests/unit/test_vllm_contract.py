@@ -115,6 +115,9 @@ SYMBOLS = [
     Relied("vllm.v1.core.kv_cache_utils.get_block_hash", f"{ENGINE}/swap/evictions.py", "key"),
     Relied("vllm.v1.core.block_pool.BlockPool._maybe_evict_cached_block", f"{ENGINE}/swap/evictions.py", "self block"),
     Relied("vllm.v1.core.kv_cache_utils.KVCacheBlock.block_hash_num_tokens", f"{ENGINE}/swap/evictions.py"),
+    Relied("vllm.v1.core.kv_cache_utils.KVCacheBlock.block_hash_num_tokens", f"{ENGINE}/scheduler.py"),
+    Relied("vllm.v1.core.kv_cache_utils.KVCacheBlock", f"{ENGINE}/scheduler.py", "block_id ref_cnt"),
+    Relied("vllm.v1.core.kv_cache_manager.KVCacheManager.get_blocks", f"{ENGINE}/scheduler.py", "self request_id"),
     Relied("vllm.v1.core.kv_cache_manager.KVCacheManager.get_block_ids", f"{ENGINE}/scheduler.py", "self request_id"),
     *[
         Relied(f"{CONNECTOR}.KVConnectorBase_V1.{name}", f"{ENGINE}/swap/connector.py", parameters)

@@ -33,6 +33,10 @@ class EvictionWatch:
         self._seen.clear()
         return lost
 
+    def overlook(self, blocks: set[int]) -> None:
+        """What these are said to hold is not to be kept, whoever gets them in this step."""
+        self._seen |= blocks
+
     def _see(self, block: KVCacheBlock) -> bool:
         if block.block_id not in self._seen:
             self._seen.add(block.block_id)

@@ -203,6 +203,11 @@ class SwapSchedulerSide:
         if self._evictions is not None:
             self._evictions.take()
 
+    def disown(self, blocks: set[int]) -> None:
+        """These are about to leave the prefix cache because they were never filled; nobody may keep them."""
+        if self._evictions is not None:
+            self._evictions.overlook(blocks)
+
     def _keep_evicted(self, written: set[int]) -> None:
         if self._evictions is None:
             return
