@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
@@ -463,3 +464,21 @@ def test_the_factory_follows_the_final_configuration(start: Start, kind: str, pl
             scheduler.vllm_config, scheduler.kv_cache_config, scheduler.structured_output_manager, block_size=32
         )
         assert type(made) is expected
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_a_night_without_requests_is_not_a_step_that_took_all_night(start: Start, overlap: bool) -> None:
+    engine = start(overlap=overlap)
+    engine.add("in_the_evening", 64, 20)
+    finish(engine)
+    engine.now_s += 8 * 3600
+    for index in range(30):
+        engine.add(f"in_the_morning{index}", 32 * 9, 40)
+    policy, scheduler = engine.scheduler.proxima_policy, engine.scheduler
+    for _ in range(60):
+        engine.step()
+        assert STEP_S / 2 < scheduler._report.step_s() < 2 * STEP_S
+        bounds_s = [policy.bound_s(each) for each in scheduler._view._waiting.values()]
+        assert all(bound_s == math.inf or bound_s < 10 for bound_s in bounds_s)
+    assert any(bound_s < math.inf for bound_s in bounds_s)
+    finish(engine)

@@ -44,7 +44,11 @@ OUTPUT_RATE = Metric(
     "proxima_output_tokens_per_second", Kind.GAUGE, ("engine",), "Output tokens per second, smoothed.", "tokens/s"
 )
 DRAIN_RATE = Metric(
-    "proxima_finished_requests_per_second", Kind.GAUGE, ("engine",), "Requests finished per second, smoothed.", "1/s"
+    "proxima_finished_requests_per_second",
+    Kind.GAUGE,
+    ("engine",),
+    "Requests finished per second while there is work, smoothed.",
+    "1/s",
 )
 ESTIMATED_START = Metric(
     "proxima_estimated_start_seconds",

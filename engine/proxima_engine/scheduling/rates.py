@@ -21,6 +21,10 @@ class DecayingRate:
             self._span_s = self._span_s * keep + elapsed_s
         self._last_s = now_s
 
+    def rest(self) -> None:
+        """Until the next addition there is nothing to do, and that time counts for nothing."""
+        self._last_s = None
+
     def per_s(self) -> float:
-        """0 until time has passed between two additions."""
+        """While there was something to do; 0 until time has passed between two additions."""
         return self._weight / self._span_s if self._span_s > 0 else 0.0

@@ -100,7 +100,11 @@ class SchedulerReport:
         if self._stepped_s is not None:
             took_s = now_s - self._stepped_s
             self._busy_step_s += (took_s - self._busy_step_s) * (_STEP_WEIGHT if self._busy_step_s else 1)
-        self._stepped_s = None if self._idle else now_s
+        self._stepped_s = now_s
+        if self._idle:
+            self._stepped_s = None
+            for rate in (self._tokens, self._finished, self._steps_rate):
+                rate.rest()
         self.publish_if_due()
 
     def publish_if_due(self) -> None:
