@@ -79,11 +79,15 @@ def view(
     busy: tuple[RunningRequest, ...] = (),
     used: int | None = None,
     exact: Mapping[str, int] | None = None,
+    shared: Mapping[str, int] | None = None,
     in_flight: bool = False,
     changes: Changes | None = None,
     denied: str | None = None,
 ) -> StepView:
-    """One step. Where nothing is said about changes, it is the first that a policy sees: everything is new."""
+    """One step. Where nothing is said about changes, it is the first that a policy sees: everything is new.
+
+    ``shared``: of the blocks of those who run those that others hold too, by request.
+    """
     known = {request.request_id: request.blocks_at_most for request in queue} | dict(exact or {})
     if used is None:
         used = sum(request.blocks for request in busy)
@@ -100,6 +104,7 @@ def view(
         in_flight=in_flight,
         growth_blocks=sum(request.growth_blocks for request in busy),
         exact_blocks=known.__getitem__,
+        shared_blocks=lambda request_id: (shared or {}).get(request_id, 0),
         list_running=lambda: busy,
         list_waiting=lambda: queue,
         changes=changes,

@@ -332,6 +332,13 @@ class TestOneOfAHigherPriority:
         plan = policy.plan(view(large, free=1, busy=self.busy))
         assert (plan.order, [name for name, _ in plan.yields]) == (("high",), ["lower", "last"])
 
+    def test_does_not_count_on_what_others_hold_too(self, policy: ProximaPolicy) -> None:
+        large = replace(self.high, blocks_at_most=25)
+        plan = policy.plan(view(large, free=1, busy=self.busy, shared={"last": 17, "low": 17}))
+        assert (plan.order, [name for name, _ in plan.yields]) == (("high",), ["lower", "last", "low"])
+        plan = policy.plan(view(large, free=1, busy=self.busy, shared={"last": 19, "low": 19}))
+        assert (plan.order, plan.yields, plan.held) == ((), (), {"high": Reason.BLOCKS})
+
     def test_takes_nothing_where_that_is_no_help(self, policy: ProximaPolicy) -> None:
         mixed = (*self.busy, running("equal", 0, 40, cap=1000))
         large = replace(self.high, blocks_at_most=62)

@@ -72,6 +72,11 @@ class TestYielding:
         assert plan.order == ()
         assert plan.yields == (("young", YieldMode.RECOMPUTE),)
 
+    def test_what_two_share_is_not_freed_by_one(self, policy: ProximaPolicy) -> None:
+        busy = tuple(self.streams(name, 10, growth=2, started_s=number) for number, name in enumerate("abc"))
+        seen = view(free=1, used=14, busy=busy, shared={"a": 8, "b": 8, "c": 8})
+        assert [name for name, _ in policy.plan(seen).yields] == ["c", "b"]
+
     def test_one_whose_first_token_came_too_late_gives_way_first(self, policy: ProximaPolicy) -> None:
         fluent, late = self.streams("fluent", 4, growth=0), self.streams("late", 4, growth=0)
         first = view(free=1, busy=(late,), now_s=TTFT_S + 1)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from step_views import running
 
+from proxima_engine.policy.view import RunningRequest
 from proxima_engine.policy.yielding import MINIMUM_SERVICE_TOKENS, Candidate, victims
 
 SERVED = MINIMUM_SERVICE_TOKENS
@@ -27,9 +28,14 @@ def candidate(
     return Candidate(request, late, output if served is None else served)
 
 
+def alone(request: RunningRequest) -> int:
+    """Nobody shares a block with it."""
+    return request.blocks + request.growth_blocks
+
+
 def order(*candidates: Candidate) -> list[str]:
     """All but the last one, in the order in which they yield."""
-    return [request.request_id for request in victims(candidates, 1_000_000)]
+    return [request.request_id for request in victims(candidates, 1_000_000, alone)]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +87,14 @@ def test_the_protected_yield_when_there_is_nobody_else() -> None:
 
 def test_no_more_yield_than_it_takes() -> None:
     candidates = [candidate(name, blocks=4, growth=1, started_s=number) for number, name in enumerate("abcd")]
-    yielded = [len(victims(candidates, missing)) for missing in (0, 1, 5, 6, 10, 11)]
+    yielded = [len(victims(candidates, missing, alone)) for missing in (0, 1, 5, 6, 10, 11)]
     assert yielded == [0, 1, 1, 2, 2, 3]
+
+
+def test_what_others_hold_too_is_not_freed() -> None:
+    candidates = [candidate(name, blocks=10, growth=0, started_s=number) for number, name in enumerate("abc")]
+    chosen = victims(candidates, 3, lambda request: request.blocks - 8)
+    assert [request.request_id for request in chosen] == ["c", "b"]
 
 
 def test_alone_in_the_pool_nobody_yields() -> None:
@@ -109,7 +121,7 @@ candidates = st.lists(
 @settings(deadline=None)
 @given(candidates=candidates, missing=st.integers(0, 400))
 def test_enough_blocks_are_freed_unless_only_one_is_left(candidates: list[Candidate], missing: int) -> None:
-    chosen = victims(candidates, missing)
+    chosen = victims(candidates, missing, alone)
     assert len(chosen) < len(candidates) or not chosen
     assert len({request.request_id for request in chosen}) == len(chosen)
     freed = [request.blocks + request.growth_blocks for request in chosen]
@@ -123,7 +135,7 @@ def test_enough_blocks_are_freed_unless_only_one_is_left(candidates: list[Candid
 def test_the_choice_does_not_depend_on_the_order_in_which_they_run(candidates, missing, seed) -> None:
     shuffled = list(candidates)
     seed.shuffle(shuffled)
-    assert victims(candidates, missing) == victims(shuffled, missing)
+    assert victims(candidates, missing, alone) == victims(shuffled, missing, alone)
 
 
 candidates = st.lists(
@@ -145,7 +157,7 @@ candidates = st.lists(
 @given(candidates=candidates, missing=st.integers(0, 60))
 def test_those_who_yield_are_the_first_of_all_in_order(candidates: list[Candidate], missing: int) -> None:
     """However many are taken, they are the beginning of the whole order, and no more than it takes."""
-    chosen = [each.request_id for each in victims(candidates, missing)]
+    chosen = [each.request_id for each in victims(candidates, missing, alone)]
     everybody = order(*candidates)
     assert chosen == everybody[: len(chosen)]
     blocks = {each.request.request_id: each.request.blocks + each.request.growth_blocks for each in candidates}

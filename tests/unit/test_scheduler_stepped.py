@@ -482,3 +482,18 @@ def test_a_night_without_requests_is_not_a_step_that_took_all_night(start: Start
         assert all(bound_s == math.inf or bound_s < 10 for bound_s in bounds_s)
     assert any(bound_s < math.inf for bound_s in bounds_s)
     finish(engine)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_who_shares_a_prefix_yields_by_plan_as_well(start: Start, overlap: bool) -> None:
+    """What all of them hold is not free when one of them yields: vLLM would choose more of them by itself."""
+    engine = start(40, overlap=overlap)
+    prefix = [9] * 32 * 20
+    for index in range(20):
+        engine.add(f"short{index}", 32, 400, answer_tokens=3)
+        engine.drain()
+    for index in range(12):
+        engine.add(f"sharer{index}", [*prefix, *[index + 10] * 20], 400)
+    finish(engine)
+    report = engine.scheduler._report
+    assert report._preemptions == sum(report._yields.values()) > 0

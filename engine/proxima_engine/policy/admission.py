@@ -273,16 +273,17 @@ class ProximaPolicy:
         if self._books.runs_below(request):
             below = [each for each in view.running if each.priority > request.priority]
             below.sort(key=lambda each: (each.priority, each.started_s), reverse=True)
-            if draft.give_back(below, blocks):
+            if draft.give_back(below, blocks, view.freed_blocks):
                 return True
         if self._bound_is_up(band, request, view):
             # Whoever came later and runs has passed it. Last started first.
             passed = [each for each in view.running if each.key > request.key]
-            return draft.give_back(sorted(passed, key=lambda each: each.started_s, reverse=True), blocks)
+            passed.sort(key=lambda each: each.started_s, reverse=True)
+            return draft.give_back(passed, blocks, view.freed_blocks)
         if band is Band.RESUMED and self._its_turn(request, view):
             # Nobody takes the blocks of one of a higher priority.
             others = (each for each in view.running if each.priority >= request.priority)
-            return draft.give_back(in_turn(self._books.candidates(others), self._terms), blocks)
+            return draft.give_back(in_turn(self._books.candidates(others), self._terms), blocks, view.freed_blocks)
         return False
 
     def _its_turn(self, request: WaitingRequest, view: StepView) -> bool:
@@ -335,7 +336,8 @@ class ProximaPolicy:
         )
 
     def _yield(self, view: StepView) -> Plan:
-        chosen = victims(self._books.candidates(view.running), view.missing_blocks, self._terms)
+        candidates = self._books.candidates(view.running)
+        chosen = victims(candidates, view.missing_blocks, view.freed_blocks, self._terms)
         return Plan(
             order=(),
             yields=tuple((victim.request_id, self._terms.mode) for victim in chosen),

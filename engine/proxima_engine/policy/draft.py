@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from proxima_engine.policy.demand import Demand
@@ -59,8 +59,11 @@ class Draft:
         self.free_blocks, self.taken_blocks, self.slots, self.running, yields = room
         del self.yields[yields:]
 
-    def give_back(self, candidates: Sequence[RunningRequest], blocks: int) -> bool:
-        """Let as many of them yield as it takes, in their order; if all are not enough, none."""
+    def give_back(
+        self, candidates: Sequence[RunningRequest], blocks: int, freed_blocks: Callable[[RunningRequest], int]
+    ) -> bool:
+        """Let as many of them yield as it takes, in their order; if all are not enough, none. ``freed_blocks``: how
+        many there are more when that one yields."""
         free = self.free_blocks
         chosen: list[str] = []
         for candidate in candidates:
@@ -68,7 +71,7 @@ class Draft:
                 break
             if candidate.request_id not in self.yields:
                 chosen.append(candidate.request_id)
-                free += candidate.blocks + candidate.growth_blocks
+                free += freed_blocks(candidate)
         if free < blocks or self.slots + len(chosen) <= 0:
             return False
         self.taken_blocks -= free - self.free_blocks

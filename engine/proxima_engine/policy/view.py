@@ -132,6 +132,9 @@ class StepView:
     exact_blocks: Callable[[str], int]
     """Blocks a waiting request needs to start, cached prefix counted: the KV manager's own formula. Costs a lookup
     per block of the prompt, so ask only where the answer can change the decision."""
+    shared_blocks: Callable[[str], int]
+    """Of the blocks that a running request holds those that others hold too. Costs a look at each of its blocks, so ask
+    only for those who may yield."""
     list_running: Callable[[], Sequence[RunningRequest]]
     list_waiting: Callable[[], Sequence[WaitingRequest]]
     changes: Changes = field(default_factory=Changes)
@@ -155,6 +158,11 @@ class StepView:
     def waiting(self) -> Sequence[WaitingRequest]:
         """In order of `key`. Made when asked for."""
         return self.list_waiting()
+
+    def freed_blocks(self, request: RunningRequest) -> int:
+        """Blocks that the others have more when one who runs yields: those that nobody else holds, and those that it
+        would have taken."""
+        return max(0, request.blocks - self.shared_blocks(request.request_id)) + request.growth_blocks
 
     @property
     def missing_blocks(self) -> int:

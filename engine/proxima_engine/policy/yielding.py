@@ -14,7 +14,7 @@ beyond the forecast and to let those who do not fit take turns, so that nobody s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -64,10 +64,13 @@ class Candidate(NamedTuple):
 
 
 def victims(
-    candidates: Iterable[Candidate], missing_blocks: int, terms: Terms = COMPUTED_AGAIN
+    candidates: Iterable[Candidate],
+    missing_blocks: int,
+    freed_blocks: Callable[[RunningRequest], int],
+    terms: Terms = COMPUTED_AGAIN,
 ) -> Sequence[RunningRequest]:
     """Those who yield, until the others have the blocks of this step. The last one never does: alone in the pool it has
-    all there is."""
+    all there is. ``freed_blocks``: how many there are more when that one yields."""
     # A heap rather than a sorted list: of hundreds who run one or two are taken. No two losses are equal, because they
     # end with the request's id, so what stands behind them is never compared.
     by_loss = [(_loss(candidate, terms), candidate.request) for candidate in candidates]
@@ -76,7 +79,7 @@ def victims(
     while missing_blocks > 0 and len(by_loss) > 1:
         _, victim = heapq.heappop(by_loss)
         chosen.append(victim)
-        missing_blocks -= victim.blocks + victim.growth_blocks
+        missing_blocks -= freed_blocks(victim)
     return chosen
 
 

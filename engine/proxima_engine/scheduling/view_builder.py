@@ -97,6 +97,7 @@ class ViewBuilder:
             in_flight=any(request.num_in_flight_tokens for request in scheduler.running),
             growth_blocks=self._growth_of_all(),
             exact_blocks=self._exact_blocks,
+            shared_blocks=self._shared_blocks,
             list_running=self._running_in_order,
             list_waiting=self._waiting_in_order,
             changes=changes,
@@ -198,9 +199,12 @@ class ViewBuilder:
         return frozenset(adapter for request in self._scheduler.running if (adapter := _adapter(request)))
 
     def _started(self, request: Request) -> StartedRequest:
-        blocks = self._manager.get_blocks(request.request_id).blocks
-        shared = sum(block.ref_cnt > 1 for group in blocks for block in group)
+        shared = self._shared_blocks(request.request_id)
         return StartedRequest(self._waiting.get(request.request_id) or self._as_waiting(request), shared)
+
+    def _shared_blocks(self, request_id: str) -> int:
+        blocks = self._manager.get_blocks(request_id).blocks
+        return sum(block.ref_cnt > 1 for group in blocks for block in group)
 
     # -- those who run ---------------------------------------------------------------------------------------------
 
