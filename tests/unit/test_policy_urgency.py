@@ -336,3 +336,12 @@ class TestABoundThatGrows:
             queue.queue_up(name, 1.0)
             assert band_of(queue, name) is Band.OVERDUE
         assert names(queue) == ["first", "second"]
+
+
+def test_priorities_that_nobody_has_any_more_are_forgotten(queue: UrgencyQueue) -> None:
+    """As where a client takes the time of day for a priority."""
+    for priority in range(10_000):
+        queue.add(waiting(f"r{priority}", 0, 1, priority=priority), 1.0, 0.0)
+        queue.advance(0.0)
+        queue.remove(f"r{priority}")
+    assert not queue._sections

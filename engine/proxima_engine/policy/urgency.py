@@ -156,6 +156,9 @@ class UrgencyQueue:
         if place is not None:
             ranks = self._sections[place.section]
             del ranks[bisect_left(ranks, place.rank)]
+            if not ranks:
+                # Priorities are what clients make of them, and each plan goes through all sections.
+                del self._sections[place.section]
             self._long -= place.request.request_class is RequestClass.LONG
 
     def advance(self, now_s: float) -> bool:
