@@ -127,7 +127,13 @@ def _binding(cpus: Sequence[int], ranks: int) -> str:
 
 def _local_ranks(engine: Mapping[str, object]) -> int:
     ranks = 1
-    for key in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+    for key in (
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "prefill_context_parallel_size",
+        "data_parallel_size",
+    ):
+        # Ranks of decode context parallelism are those of the tensors.
         value = engine.get(key)
         ranks *= value if isinstance(value, int) else 1
     return max(1, ranks)

@@ -45,6 +45,7 @@ def test_memory_nodes_are_counted(tmp_path):
     [
         pytest.param({"tensor_parallel_size": 2}, (0, 1, 2, 3), "0,2|1,3", id="shared_out"),
         pytest.param({"data_parallel_size": 2}, (0, 1), "0|1", id="data_parallel"),
+        pytest.param({"prefill_context_parallel_size": 2}, (0, 1), "0|1", id="context_parallel"),
         pytest.param({"tensor_parallel_size": 3}, (0, 1), "0|1|0", id="more_ranks_than_cpus"),
     ],
 )
@@ -63,6 +64,7 @@ def test_a_cpu_quota_limits_threads_without_pinning_them():
         pytest.param({}, "nobind", platform_cpu.ONE_PROCESS_EXECUTOR, id="one_rank"),
         pytest.param({"tensor_parallel_size": 2}, "nobind", None, id="two_ranks"),
         pytest.param({"data_parallel_size": 2}, "nobind", None, id="two_engines"),
+        pytest.param({"prefill_context_parallel_size": 2}, "nobind", None, id="two_parts_of_a_prompt"),
         pytest.param({}, "0,1", None, id="pinned_threads"),
         pytest.param({"distributed_executor_backend": "mp"}, "nobind", None, id="the_users_own"),
     ],
