@@ -138,7 +138,9 @@ class ProximaScheduler(Scheduler):
         if budget is None or not config.enable_chunked_prefill or config.disable_chunked_mm_input:
             return allowed
         answers = len(self.running) * (1 + int(self.num_spec_tokens))
-        return min(allowed, max(budget, answers + 1))
+        # Where vLLM computes a prompt of a model with states block by block, of less than one it computes nothing.
+        least = self.cache_config.block_size if self.need_mamba_block_aligned_split else 1
+        return min(allowed, max(budget, answers + least))
 
     def _dispatch(self, throttle_prefills: bool) -> SchedulerOutput:  # noqa: FBT001  passed on
         if not self.proxima_plan.idle:

@@ -497,3 +497,28 @@ def test_who_shares_a_prefix_yields_by_plan_as_well(start: Start, overlap: bool)
     finish(engine)
     report = engine.scheduler._report
     assert report._preemptions == sum(report._yields.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "allowed", "aligned", "most"),
+    [
+        pytest.param(None, 2048, False, 2048, id="no_budget"),
+        pytest.param(100, 2048, False, 100, id="budget"),
+        pytest.param(2, 2048, False, 4, id="one_beside_the_answers"),
+        pytest.param(2, 2048, True, 35, id="a_block_beside_the_answers"),
+        pytest.param(100, 2048, True, 100, id="budget_of_blocks"),
+        pytest.param(2, 20, True, 20, id="no_more_than_vllm_allows"),
+    ],
+)
+def test_a_step_has_room_for_the_answers_and_the_least_part_of_a_prompt(
+    start: Start, budget: int | None, allowed: int, aligned: bool, most: int
+) -> None:
+    """``aligned``: as for models with states, of whose prompts vLLM computes whole blocks."""
+    engine = start()
+    for index in range(3):
+        engine.add(f"r{index}", 32, 20)
+    engine.step()
+    scheduler = engine.scheduler
+    scheduler.need_mamba_block_aligned_split = aligned
+    scheduler.proxima_plan = Plan(order=(), token_budget=budget)
+    assert scheduler._most_tokens(allowed) == most

@@ -439,7 +439,8 @@ SYMBOLS = [
 SCHEDULER_ATTRIBUTES = {
     f"{ENGINE}/scheduler.py": (
         "vllm_config scheduler_config policy waiting kv_holding_waiting running requests pause_state _pause_state "
-        "requires_kv_delivery max_num_scheduled_tokens max_num_active_reqs num_spec_tokens"
+        "requires_kv_delivery max_num_scheduled_tokens max_num_active_reqs num_spec_tokens "
+        "cache_config need_mamba_block_aligned_split"
     ),
     f"{ENGINE}/scheduling/view_builder.py": (
         "kv_cache_manager kv_cache_config block_size num_lookahead_tokens num_waiting_for_streaming_input "
