@@ -64,6 +64,14 @@ class Witness(ProximaPolicy):
         return super().plan(view)
 
 
+class GrowthWitness(ProximaPolicy):
+    """Checks what all together are said to grow by."""
+
+    def plan(self, view: StepView) -> Plan:
+        assert view.growth_blocks == sum(each.growth_blocks for each in view.running)
+        return super().plan(view)
+
+
 actions = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.integers(1, 700), st.integers(1, 60)),
@@ -99,3 +107,18 @@ def test_every_view_is_as_if_made_anew(overlap: bool, actions: list[tuple[str, i
     assert policy.views
     failures = engine.scheduler.proxima_guard.failures_total
     assert failures == policy.views // 7, engine.scheduler.proxima_guard.last_error
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_a_prompt_of_which_a_step_computes_one_token_is_no_answer_yet(overlap: bool) -> None:
+    """Three answers leave it one token of each step, until they end."""
+    engine = SteppingEngine(engine_config(overlap=overlap, max_num_batched_tokens=4, max_num_seqs=4), blocks=30)
+    engine.scheduler.proxima_policy = GrowthWitness(max_wait_s=2.0)
+    for index in range(3):
+        engine.add(f"answer{index}", 1, 6)
+    engine.add("prompt", 150, 4)
+    parts = [engine.step().num_scheduled_tokens.get("prompt") for _ in range(20)]
+    assert {1, 4} <= set(parts)
+    engine.drain()
+    guard = engine.scheduler.proxima_guard
+    assert guard.failures_total == 0, guard.last_error

@@ -225,7 +225,8 @@ class ViewBuilder:
             before, after = self._span(request, budget)
             budget -= after - before
             growth += growth_blocks(before, after, size) * self._groups
-            if after - before == 1:
+            # A prompt of which the step has room for one token has more to come.
+            if after - before == 1 == request.num_tokens_with_spec + request.num_output_placeholders - before:
                 decoding.add(request.request_id)
         return growth
 
