@@ -475,12 +475,13 @@ def test_a_night_without_requests_is_not_a_step_that_took_all_night(start: Start
     for index in range(30):
         engine.add(f"in_the_morning{index}", 32 * 9, 40)
     policy, scheduler = engine.scheduler.proxima_policy, engine.scheduler
-    for _ in range(60):
+    known_s: set[float] = set()
+    while scheduler.has_unfinished_requests():
         engine.step()
         assert STEP_S / 2 < scheduler._report.step_s() < 2 * STEP_S
-        bounds_s = [policy.bound_s(each) for each in scheduler._view._waiting.values()]
-        assert all(bound_s == math.inf or bound_s < 10 for bound_s in bounds_s)
-    assert any(bound_s < math.inf for bound_s in bounds_s)
+        known_s |= {policy.bound_s(each) for each in scheduler._view._waiting.values()} - {math.inf}
+    assert known_s
+    assert max(known_s) < 60
     finish(engine)
 
 
