@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from step_views import TTFT_S, waiting
 
 from proxima_config.hints import RequestClass
-from proxima_engine.policy.urgency import CLASS_LEVEL, GROWTH, Band, UrgencyQueue
+from proxima_engine.policy.urgency import CLASS_LEVEL, COST_WEIGHT, GROWTH, Band, UrgencyQueue
 from proxima_engine.policy.view import WaitingRequest
 
 MAX_WAIT_S = 10.0
@@ -44,10 +44,24 @@ def test_bands_go_one_after_the_other(queue: UrgencyQueue) -> None:
     ]
 
 
-def test_those_on_time_go_cheapest_first(queue: UrgencyQueue) -> None:
-    for name, cost in (("dear", 30.0), ("cheap", 1.0), ("middling", 5.0)):
-        queue.add(waiting(name, 1, 1), cost, 1.0)
-    assert names(queue) == ["cheap", "middling", "dear"]
+def test_those_on_time_go_cheapest_first_once_somebody_has_missed_the_target(queue: UrgencyQueue) -> None:
+    now_s = 100.0
+    for name, arrival_s, cost in (("dear", 99.1, 30.0), ("cheap", 99.3, 1.0), ("middling", 99.2, 5.0)):
+        queue.add(waiting(name, arrival_s, 1), cost, now_s)
+    assert names(queue) == ["dear", "middling", "cheap"]
+    queue.add(waiting("late", 95, 1), 1.0, now_s)
+    assert names(queue) == ["cheap", "middling", "dear", "late"]
+    queue.remove("late")
+    assert names(queue) == ["dear", "middling", "cheap"]
+
+
+def test_until_then_they_go_by_when_they_have_to_start_the_costly_later(queue: UrgencyQueue) -> None:
+    now_s = 100.0
+    queue.add(waiting("first", 99.0, 1), 1.0, now_s)
+    queue.add(waiting("pressing", 99.5, 1), 1.0, now_s, 100.5)
+    queue.add(waiting("costly", 99.1, 1), 1.0, now_s, pool_s=0.9 / COST_WEIGHT)
+    queue.add(waiting("last", 99.9, 1), 1.0, now_s)
+    assert names(queue) == ["pressing", "first", "last", "costly"]
 
 
 def test_equal_costs_go_in_order_of_arrival_and_then_by_name(queue: UrgencyQueue) -> None:

@@ -224,7 +224,8 @@ class Books:
             yielded_s = self._stood_still_since.setdefault(request.request_id, view.now_s)
             # Those who take turns do so in the order in which they yielded.
             resumes_after_s = yielded_s if terms.turn_share else 0.0
-        self.queue.add(request, block_steps, view.now_s, start_by_s, resumes_after_s=resumes_after_s)
+        pool_s = block_steps * view.step_s / max(1, view.blocks_total)
+        self.queue.add(request, block_steps, view.now_s, start_by_s, pool_s=pool_s, resumes_after_s=resumes_after_s)
         if not view.changes.restart:
             self.queue.queue_up(request.request_id, block_steps)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
@@ -64,13 +63,3 @@ def yield_until_rest_fits(view: StepView, victims: Iterable[RunningRequest]) -> 
         missing -= victim.blocks + victim.growth_blocks
         left -= 1
     return Plan(order=(), yields=tuple(yields), peak_blocks=view.used_blocks)
-
-
-def smallest_first(
-    waiting: Sequence[WaitingRequest], key: Callable[[WaitingRequest], float]
-) -> Iterator[WaitingRequest]:
-    """By ``key``, equal ones in the order given. Sorts only as far as it is asked: a plan starts few of many."""
-    heap = [(key(request), index) for index, request in enumerate(waiting)]
-    heapq.heapify(heap)
-    while heap:
-        yield waiting[heapq.heappop(heap)[1]]

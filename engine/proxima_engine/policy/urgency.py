@@ -5,15 +5,17 @@ Within a priority level of vLLM's there are four bands:
 * *resumed*: it has given up its blocks in the middle of its answer; its client looks at a stream that stands still.
 * *overdue*: it has waited for the age bound. Nobody in a later band starts before it any more. Where a queue in order
   of arrival would be longer than the bound everybody would come to be overdue, so there the bound grows with it.
-* *on time*: it can still have its first token within its target; cheapest first. When not all can make it, that makes
-  the most of them do (Moore 1968 drops the longest; so does this order, by letting time run out on them).
+* *on time*: it can still have its first token within its target. While nobody waits who has missed it, they go by when
+  they have to start, the costly a little later: all of them make it that way if it can be done (earliest deadline
+  first). From then on cheapest first: when not all can make it, that makes the most of them do (Moore 1968 drops the
+  longest; so does this order, by letting time run out on them).
 * *late*: it has missed its target, and one second more changes little. Postponed, not abandoned: it goes in order of
   arrival when nobody on time wants the blocks, and becomes overdue in the end.
 
 First go all who are resumed, then all who are overdue, whatever their class: that is what bounds the wait of the least
 urgent one. Then come the classes one after the other, in each those on time before the late.
 
-What a request costs is the space in the pool that it is expected to take, times how long.
+What a request costs is the space in the pool that it is expected to take, times how long: a part of the pool's time.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ class Band(IntEnum):
 
 GROWTH = 1.25
 """How many times as long as in order of arrival a request may wait where that is longer than the age bound."""
+COST_WEIGHT = 8
+"""By how many times the time of the whole pool that it takes one goes later than others who have to start with it.
+Anything from 1 to 16 is as good in the lab, 0 is not: one large prompt then makes several small ones late."""
 CLASS_LEVEL = {
     RequestClass.PRIORITY: 0,
     RequestClass.DEFAULT: 1,
@@ -52,7 +57,7 @@ _ABOVE_ALL_CLASSES = -1
 Section = tuple[int, int, Band]
 """(priority, level of the class, band): smaller goes first."""
 Rank = tuple[float, float, str]
-"""(cost where it counts, arrival in seconds, request id): smaller goes first."""
+"""(what counts in its band, arrival in seconds, request id): smaller goes first."""
 
 
 @dataclass(slots=True)
@@ -60,6 +65,8 @@ class _Place:
     request: WaitingRequest
     section: Section
     rank: Rank
+    due: Rank
+    """Of one on time: by when it has to start, later by what it costs."""
     ticket: int
     """Tells apart those who come back, or others who come under the same id."""
     bound_s: float
@@ -75,6 +82,8 @@ class UrgencyQueue:
         self._places: dict[str, _Place] = {}
         self._sections: dict[Section, list[Rank]] = {}
         """The ranks of each, sorted."""
+        self._due: dict[Section, list[Rank]] = {}
+        """Of those on time, the other order of the same requests."""
         self._long = 0
         """How many of class long wait."""
         self._tickets = count()
@@ -90,6 +99,7 @@ class UrgencyQueue:
     def clear(self) -> None:
         self._places.clear()
         self._sections.clear()
+        self._due.clear()
         self._arrival_order.clear()
         self._long = 0
         self._turns.clear()
@@ -106,10 +116,12 @@ class UrgencyQueue:
         now_s: float,
         start_by_s: float = math.inf,
         *,
+        pool_s: float = 0.0,
         resumes_after_s: float = 0.0,
     ) -> None:
-        """Replaces a request of the same id. ``cost`` in block-steps; one that starts after ``start_by_s`` is late by
-        its last token. Those who resume go in order of ``resumes_after_s``, then of arrival."""
+        """Replaces a request of the same id. ``cost`` in block-steps, ``pool_s`` the same in seconds of the whole pool;
+        one that starts after ``start_by_s`` is late by its last token. Those who resume go in order of
+        ``resumes_after_s``, then of arrival."""
         self.remove(request.request_id)
         ticket = next(self._tickets)
         bound_s = self._max_wait_s
@@ -125,7 +137,8 @@ class UrgencyQueue:
         if now_s > start_by_s:
             self._insert(request, Band.LATE, 0.0, ticket, bound_s)
             return
-        self._insert(request, Band.ON_TIME, cost, ticket, bound_s)
+        due_s = start_by_s + COST_WEIGHT * pool_s
+        self._insert(request, Band.ON_TIME, cost, ticket, bound_s, due_s)
         # On time is who comes at the target itself, late whoever comes after it.
         late_s = math.nextafter(start_by_s, math.inf)
         heapq.heappush(self._turns, (late_s, ticket, request.request_id, Band.LATE))
@@ -154,11 +167,9 @@ class UrgencyQueue:
     def _take_out(self, request_id: str) -> None:
         place = self._places.pop(request_id, None)
         if place is not None:
-            ranks = self._sections[place.section]
-            del ranks[bisect_left(ranks, place.rank)]
-            if not ranks:
-                # Priorities are what clients make of them, and each plan goes through all sections.
-                del self._sections[place.section]
+            _take(self._sections, place.section, place.rank)
+            if place.section[2] is Band.ON_TIME:
+                _take(self._due, place.section, place.due)
             self._long -= place.request.request_class is RequestClass.LONG
 
     def advance(self, now_s: float) -> bool:
@@ -184,14 +195,28 @@ class UrgencyQueue:
 
     def in_order(self) -> Iterator[tuple[Band, WaitingRequest]]:
         """Most urgent first. The queue must not change meanwhile."""
-        for section in sorted(self._sections):
-            for rank in self._sections[section]:
-                yield section[2], self._places[rank[2]].request
+        can_be_done = all(band is not Band.LATE for _, _, band in self._sections)
+        for section, by_cost in sorted(self._sections.items()):
+            band = section[2]
+            for rank in self._due[section] if can_be_done and band is Band.ON_TIME else by_cost:
+                yield band, self._places[rank[2]].request
 
-    def _insert(self, request: WaitingRequest, band: Band, cost: float, ticket: int, bound_s: float) -> None:
-        rank = (cost, request.arrival_s, request.request_id)
+    def _insert(
+        self, request: WaitingRequest, band: Band, cost: float, ticket: int, bound_s: float, due_s: float = 0.0
+    ) -> None:
+        rank, due = ((first, request.arrival_s, request.request_id) for first in (cost, due_s))
         level = CLASS_LEVEL[request.request_class] if band > Band.OVERDUE else _ABOVE_ALL_CLASSES
         section = (request.priority, level, band)
-        self._places[request.request_id] = _Place(request, section, rank, ticket, bound_s)
+        self._places[request.request_id] = _Place(request, section, rank, due, ticket, bound_s)
         insort(self._sections.setdefault(section, []), rank)
+        if band is Band.ON_TIME:
+            insort(self._due.setdefault(section, []), due)
         self._long += request.request_class is RequestClass.LONG
+
+
+def _take(sections: dict[Section, list[Rank]], section: Section, rank: Rank) -> None:
+    ranks = sections[section]
+    del ranks[bisect_left(ranks, rank)]
+    if not ranks:
+        # Priorities are what clients make of them, and each plan goes through all sections.
+        del sections[section]
