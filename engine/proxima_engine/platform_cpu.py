@@ -31,11 +31,15 @@ ONE_PROCESS_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
 def apply_defaults(engine: Mapping[str, object], environ: MutableMapping[str, str] = os.environ) -> None:
     """Set what the engine processes inherit; variables the user has set win."""
+    environ.update(defaults_here(engine, environ))
+
+
+def defaults_here(engine: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that ``apply_defaults`` sets on this machine."""
     cpus = sorted(os.sched_getaffinity(0))
-    found = defaults(
+    return defaults(
         engine, environ, cpus=cpus, numa_nodes=numa_nodes(), quota=cpu_quota(), libraries=present_libraries()
     )
-    environ.update(found)
 
 
 def executor(engine: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> str | None:

@@ -75,6 +75,7 @@ def small_machine(tmp_path_factory):
         echo 100 > "{work}/cgroup/pids.max"
         mount --bind "{work}/cgroup" /sys/fs/cgroup
         mount --bind "{work}/cpuinfo" /proc/cpuinfo
+        [ ! -d /sys/devices/system/node ] || mount -t tmpfs none /sys/devices/system/node
         mount -t tmpfs -o size=1m none /dev/shm"""
     probe = subprocess.run(
         ["unshare", "-rm", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, text=True, check=False
@@ -83,9 +84,15 @@ def small_machine(tmp_path_factory):
         pytest.skip(f"this machine allows no mounts: {probe.stderr.strip()}")
     inside = f'exec unshare -rm sh -c \'{lines}\nexec "$@"\' sh "$@"'
     environ = {"XDG_CACHE_HOME": str(work / "cache"), "TMPDIR": str(work / "temporary")}
-    ((code, found),) = examine(({}, "--kv-cache-memory-bytes 1G"), before=inside, environ=environ)
-    assert code == 1
-    return found
+    given = "--kv-cache-memory-bytes 1G"
+    calls = (
+        ({}, f"{given} --distributed-executor-backend mp"),
+        ({}, given),
+        ({"VLLM_CPU_OMP_THREADS_BIND": "0"}, given),
+    )
+    examined = examine(*calls, before=inside, environ=environ)
+    assert [code for code, _ in examined] == [1, 1, 1]
+    return [found for _, found in examined]
 
 
 class TestSmallMachine:
@@ -107,8 +114,14 @@ class TestSmallMachine:
         ],
     )
     def test_what_it_lacks(self, small_machine, check, level, message):
-        assert small_machine[check][0] == level
-        assert message in small_machine[check][1]
+        found, *_ = small_machine
+        assert found[check][0] == level
+        assert message in found[check][1]
+
+    def test_a_rank_inside_the_engine_core_needs_no_shared_memory(self, small_machine):
+        _, single, pinned = small_machine
+        assert single["shm"] == ("ok", "not used by a single rank")
+        assert pinned["shm"][0] == "blocker"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from proxima_engine import platform_cpu
 from proxima_server.doctor.finding import Finding, blocker, gib, ok, warning
 from proxima_server.doctor.subject import Subject
 
-# Interpreters, libraries and buffers of the three processes of an engine on a CPU, without weights and KV cache.
+# Interpreters, libraries and buffers of gateway and engine on a CPU, without weights and KV cache.
 _ENGINE_BYTES = 3 << 30
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from proxima_engine import platform_cpu
 from proxima_server import listening
 from proxima_server.doctor.finding import Finding, blocker, gib, ok, warning
 from proxima_server.doctor.subject import Subject
@@ -32,8 +33,8 @@ _PIDS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 
 
 def check_shm(subject: Subject) -> Iterator[Finding]:
-    if not subject.on_cpu and subject.local_ranks == 1:
-        yield ok("not used by a single GPU")
+    if _computes_in_one_process(subject):
+        yield ok("not used by a single rank")
         return
     if not SHM.is_dir():
         yield blocker(f"there is no {SHM}", f"mount a tmpfs at {SHM}")
@@ -118,6 +119,15 @@ def check_temporary_folder(_: Subject) -> Iterator[Finding]:
         yield warning(f"{folder} has {gib(free)} free", "free some, or set TMPDIR to a folder with more")
     else:
         yield ok(f"{folder}, {gib(free)} free")
+
+
+def _computes_in_one_process(subject: Subject) -> bool:
+    """Whether the engine needs no worker processes, and so no message queues to them."""
+    if not subject.on_cpu:
+        return subject.local_ranks == 1
+    engine = subject.settings.engine
+    environ = {**subject.environ, **platform_cpu.defaults_here(engine, subject.environ)}
+    return platform_cpu.executor(engine, environ) is not None
 
 
 def _port(sock: socket.socket) -> int:
