@@ -127,6 +127,18 @@ def test_swaps_and_queues_beyond_what_is_listed_are_shown(chromium):
     assert watched.complaints == watched.outside == []
 
 
+def test_what_a_native_scheduler_does_not_tell_is_not_shown_as_zero(chromium):
+    with scripted_gateway(lambda _: None) as url, WatchedPage(chromium, url) as watched:
+        page = watched.open("overview")
+        for name in ("Running", "Waiting", "Yields"):
+            expect(page.locator(".tile", has_text=name).locator(".value")).to_have_text("–")
+        chart = page.locator("[data-chart='Requests']")
+        expect(chart.locator("svg")).to_have_attribute("aria-label", "Requests: running –, waiting –")
+        expect(chart).to_contain_text("this scheduler does not tell")
+        expect(chart.locator("polyline")).to_have_count(0)
+    assert watched.complaints == watched.outside == []
+
+
 def test_the_docs_site_loads_nothing_from_elsewhere(chromium, tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--config-file", ROOT / "mkdocs.yml"]
     subprocess.run([*command, "--site-dir", tmp_path / "site"], check=True, capture_output=True)

@@ -138,6 +138,15 @@ async def test_without_a_telling_scheduler_rows_say_what_the_gateway_knows():
         during = await live(gateway)
         gateway.serving.hold.set()
         await asking
+        gateway.runtime.snapshot_receiver.latest = {0: snapshot()}
+        telling = await live(gateway)
+    # Not told is not zero.
+    for document in (before, during):
+        told = {name: value for name, value in document["engine"].items() if name != "output_tokens_per_s"}
+        assert set(told.values()) == {None}
+        assert set(told) == set(telling["engine"]) - {"output_tokens_per_s"}
+    assert before["engine"]["output_tokens_per_s"] is None
+    assert during["engine"]["output_tokens_per_s"] > 0
     assert [row["phase"] for row in before["requests"]] == ["engine"]
     (row,) = during["requests"]
     assert (row["phase"], row["output_tokens"], row["slack_s"]) == ("decode", 1, None)

@@ -109,6 +109,15 @@ async def test_the_first_line_says_how_the_gateway_is(changes, shown):
     assert shown in drawn(await document_of(0, **changes))[0]
 
 
+async def test_what_a_native_scheduler_does_not_tell_is_not_shown_as_zero():
+    async with fake_gateway(scheduler={"kind": "native"}) as gateway:
+        await gateway.ready()
+        document = (await gateway.client.get("/debug/live")).json()
+    text = "\n".join(drawn(document))
+    assert "running -   waiting -   blocked -   door 0   tokens/s -   done/s -" in text
+    assert "yields -   preempted -   backfills -   rejected 0" in text
+
+
 async def test_an_idle_gateway_has_no_requests():
     assert "No requests." in "\n".join(drawn(await document_of(0)))
 

@@ -19,6 +19,9 @@ VERSION = 1
 """Of the document: raised when what it says is called otherwise."""
 
 
+_ENGINE_FIELDS = ("running", "waiting", "finished_per_s", "yields_total", "preemptions_total", "backfills_total")
+
+
 class LiveState:
     """Reads what the gateway knows already; asks the engine nothing."""
 
@@ -78,20 +81,23 @@ class LiveState:
             "deadlines_expired_total": {which.value: count for which, count in door.expired.items()},
         }
 
-    def _output_rate(self, snapshots: Mapping[int, SchedulerSnapshot]) -> float:
-        """Output tokens per second: as the schedulers measure it, or since the last document where none does."""
+    def _output_rate(self, snapshots: Mapping[int, SchedulerSnapshot]) -> float | None:
+        """Output tokens per second: as the schedulers measure it, or since the last document where none does; None
+        for the first of these."""
         now_s = time.monotonic()
         tokens = sum(of_class.output_tokens for of_class in self._gateway.request_metrics.classes())
         before, self._counted = self._counted, (now_s, tokens)
         if snapshots:
             return round(sum(snapshot.output_tokens_per_s for snapshot in snapshots.values()), 1)
         if before is None or now_s <= before[0]:
-            return 0.0
+            return None
         return round((tokens - before[1]) / (now_s - before[0]), 1)
 
 
 def _engine(snapshots: Mapping[int, SchedulerSnapshot]) -> dict[str, Any]:
-    """All ranks together."""
+    """All ranks together; without any nothing is known, which is not the same as nothing going on."""
+    if not snapshots:
+        return dict.fromkeys(_ENGINE_FIELDS)
     reasons: dict[str, int] = {}
     yields: dict[str, int] = {}
     for snapshot in snapshots.values():

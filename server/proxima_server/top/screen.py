@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -63,14 +64,14 @@ def _title(document: Document) -> Text:
 def _load(document: Document) -> Text:
     engine = document["engine"]
     waiting = engine["waiting"]
-    blocked = waiting.get("blocks", 0) + waiting.get("forecast", 0)
+    blocked = None if waiting is None else waiting.get("blocks", 0) + waiting.get("forecast", 0)
     return _figures(
         ("running", engine["running"]),
-        ("waiting", sum(waiting.values())),
+        ("waiting", _sum(waiting)),
         ("blocked", blocked),
         ("door", document["door"]["waiting"]),
-        ("tokens/s", f"{engine['output_tokens_per_s']:.0f}"),
-        ("done/s", f"{engine['finished_per_s']:.2f}"),
+        ("tokens/s", _rounded(engine["output_tokens_per_s"], 0)),
+        ("done/s", _rounded(engine["finished_per_s"], 2)),
     )
 
 
@@ -112,7 +113,7 @@ def _latency(document: Document) -> Text:
 def _counts(document: Document) -> Text:
     engine, door = document["engine"], document["door"]
     return _figures(
-        ("yields", sum(engine["yields_total"].values())),
+        ("yields", _sum(engine["yields_total"])),
         ("preempted", engine["preemptions_total"]),
         ("backfills", engine["backfills_total"]),
         ("rejected", sum(door["rejected_total"].values())),
@@ -158,9 +159,17 @@ def _cells(row: Document) -> list[str | Text]:
 def _figures(*figures: tuple[str, object]) -> Text:
     line = Text()
     for name, value in figures:
-        line.append(f"{name} ", "dim").append(f"{value}   ", "bold")
+        line.append(f"{name} ", "dim").append(f"{'-' if value is None else value}   ", "bold")
     line.no_wrap = True
     return line
+
+
+def _sum(counts: Mapping[str, int] | None) -> int | None:
+    return None if counts is None else sum(counts.values())
+
+
+def _rounded(value: float | None, digits: int) -> str | None:
+    return None if value is None else f"{value:.{digits}f}"
 
 
 def _scaled(value: float | None, scale: float) -> str:

@@ -17,7 +17,8 @@ export function draw(container, points) {
 }
 
 function figure({ title, unit, series, top, limit }, points) {
-  const highest = Math.max(1, ...series.flatMap(([name]) => points.map((point) => point[name])));
+  const known = series.map(([name]) => points.filter((point) => point[name] !== null));
+  const highest = Math.max(1, ...series.flatMap(([name], index) => known[index].map((point) => point[name])));
   const scale = top ? Math.max(top(points), highest) : niceCeiling(highest);
   const now = series.map(([name, label]) => `${label} ${short(points.at(-1)[name])}`).join(", ");
   const keys = series.map(([, label], index) => make("span", { class: index ? "key second" : "key" }, label));
@@ -26,14 +27,16 @@ function figure({ title, unit, series, top, limit }, points) {
     svg.append(makeSvg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * part, y2: HEIGHT * part }));
   }
   series.forEach(([name], index) => {
-    const line = points.map((point) => `${x(point, points)},${y(point[name], scale)}`).join(" ");
-    if (!index) svg.append(makeSvg("polygon", { class: "area series-0", points: `${x(points[0], points)},${HEIGHT} ${line} ${WIDTH},${HEIGHT}` }));
+    const told = known[index];
+    if (!told.length) return;
+    const line = told.map((point) => `${x(point, points)},${y(point[name], scale)}`).join(" ");
+    if (!index) svg.append(makeSvg("polygon", { class: "area series-0", points: `${x(told[0], points)},${HEIGHT} ${line} ${x(told.at(-1), points)},${HEIGHT}` }));
     svg.append(makeSvg("polyline", { class: `line series-${index}${index ? " dashed" : ""}`, points: line }));
   });
   return make("figure", { class: "chart", "data-chart": title },
     make("figcaption", {}, make("strong", {}, title), make("span", { class: "keys" }, ...keys)),
     svg,
-    make("div", { class: "scale" }, make("span", {}, `${SPAN_S / 60} min ago`), make("span", {}, `top: ${limit ? `${limit} ` : ""}${short(scale)} ${unit}`)));
+    make("div", { class: "scale" }, make("span", {}, `${SPAN_S / 60} min ago`), make("span", {}, known.some((told) => told.length) ? `top: ${limit ? `${limit} ` : ""}${short(scale)} ${unit}` : "this scheduler does not tell")));
 }
 
 const x = (point, points) => (WIDTH * (1 - (points.at(-1).at - point.at) / SPAN_S)).toFixed(1);

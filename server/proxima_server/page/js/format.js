@@ -1,7 +1,7 @@
 // Numbers as people read them; "–" for what is not known.
 export const NOTHING = "–";
 
-export const count = (value) => (value ?? 0).toLocaleString("en");
+export const count = (value) => (value === null || value === undefined ? NOTHING : value.toLocaleString("en"));
 
 export function short(value) {
   if (value === null || value === undefined) return NOTHING;

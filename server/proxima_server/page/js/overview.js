@@ -19,7 +19,7 @@ export function show(live) {
 
 function tiles({ engine, door, swap, latency: times }) {
   const waiting = sum(engine.waiting);
-  const blocked = (engine.waiting.blocks ?? 0) + (engine.waiting.forecast ?? 0);
+  const blocked = engine.waiting && (engine.waiting.blocks ?? 0) + (engine.waiting.forecast ?? 0);
   return [
     { name: "Running", value: count(engine.running), note: `${short(engine.finished_per_s)} end each second` },
     { name: "Waiting", value: count(waiting), note: `${count(blocked)} blocked`, warn: blocked > 0 },
@@ -39,7 +39,8 @@ const swapped = ({ requests, bytes_total: moved, failures_total: failures }) => 
   warn: sum(failures) > 0,
 });
 
-const sum = (counts) => Object.values(counts).reduce((a, b) => a + b, 0);
+// Null, as all of the engine's figures are while no scheduler tells.
+const sum = (counts) => counts && Object.values(counts).reduce((a, b) => a + b, 0);
 
 const tile = ({ name, value, unit, note, warn }) =>
   make("div", { class: warn ? "tile warn" : "tile" },
