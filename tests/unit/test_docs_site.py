@@ -94,6 +94,31 @@ def test_links_that_lead_nowhere_fail_the_build(tmp_path: Path):
         assert re.search(f"WARNING.*{re.escape(link)}", done.stderr)
 
 
+def test_links_of_the_repositorys_readme_lead_somewhere():
+    """It is not part of the site, whose build checks all others."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", link)]
+    assert len(links) > 30
+    assert [link for link in links if not leads_somewhere(link)] == []
+    assert not leads_somewhere("docs/gone.md")
+    assert not leads_somewhere("docs/live.md#nowhere")
+
+
+def leads_somewhere(link: str) -> bool:
+    """From the root of the repository, to a file or folder, and in a page to one of its headings."""
+    name, _, anchor = link.partition("#")
+    target = ROOT / (name or "README.md")
+    if not target.exists():
+        return False
+    return not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
+
+
+def anchors(text: str) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_what_troubleshooting_quotes_is_what_the_product_says():
     folders = [ROOT / name for name in ("server", "engine", "config", "scripts")]
     sources = "\n".join(path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
