@@ -62,15 +62,20 @@ def create_app(
     `app.state.gateway` tells how it is.
     """
     gateway = Gateway(make_runtime, settings, load_serving)
+    state = LiveState(gateway)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        running = asyncio.create_task(gateway.run(), name="gateway")
+        tasks = {
+            asyncio.create_task(gateway.run(), name="gateway"),
+            asyncio.create_task(state.remember_latency(), name="latency"),
+        }
         try:
             yield
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await gateway.stop()
 
     app = FastAPI(
@@ -86,7 +91,7 @@ def create_app(
     )
     app.state.gateway = gateway
     app.state.registry = own_registry(gateway)
-    app.state.feed = Feed(LiveState(gateway).document)
+    app.state.feed = Feed(state.document)
     for module in _ROUTERS:
         app.include_router(module.router)
     if settings.server.docs:

@@ -131,9 +131,9 @@ def test_what_a_native_scheduler_does_not_tell_is_not_shown_as_zero(chromium):
     with scripted_gateway(lambda _: None) as url, WatchedPage(chromium, url) as watched:
         page = watched.open("overview")
         for name in ("Running", "Waiting", "Yields"):
-            expect(page.locator(".tile", has_text=name).locator(".value")).to_have_text("–")
+            expect(page.locator(".tile", has_text=name).locator(".value")).to_have_text("\u2013")
         chart = page.locator("[data-chart='Requests']")
-        expect(chart.locator("svg")).to_have_attribute("aria-label", "Requests: running –, waiting –")
+        expect(chart.locator("svg")).to_have_attribute("aria-label", "Requests: running \u2013, waiting \u2013")
         expect(chart).to_contain_text("this scheduler does not tell")
         expect(chart.locator("polyline")).to_have_count(0)
     assert watched.complaints == watched.outside == []

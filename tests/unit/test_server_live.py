@@ -14,9 +14,11 @@ from request_rows import state
 from virtual_time import run
 
 from proxima_engine.telemetry import Phase
+from proxima_server.live import state as state_module
 from proxima_server.live.feed import Feed
-from proxima_server.live.latency import quantile
+from proxima_server.live.latency import SAMPLE_S, RecentLatency, quantile
 from proxima_server.live.requests import external_id
+from proxima_server.metrics.request_metrics import RequestMetrics
 
 BODY = {"prompt": "the secret prompt", "stream": True, "model": "fake"}
 SSE = {"accept": "text/event-stream"}
@@ -162,6 +164,32 @@ async def test_latencies_are_those_of_the_last_minute():
     assert document["latency"]["ttft_s"]["count"] == 2
     assert 0.2 < document["latency"]["ttft_s"]["p50"] <= 0.5
     assert document["latency"]["itl_s"]["p95"] is None
+
+
+def test_the_first_who_looks_sees_the_last_minute_and_not_all_time():
+    metrics = RequestMetrics()
+    recent = RecentLatency(metrics, 0.0)
+    metrics.of_class("default").ttft.observe(30.0)
+    assert recent.report(5.0)["window_s"] == 5.0
+    for tick in range(1, 60):
+        recent.remember(tick * SAMPLE_S)
+    metrics.of_class("flex").ttft.observe(0.3)
+    report = recent.report(595.0)
+    assert report["window_s"] == 65.0
+    assert report["ttft_s"]["count"] == 1
+    assert report["ttft_s"]["p99"] < 1
+    # A window without requests has no percentiles, whatever came before it.
+    for tick in range(60, 70):
+        recent.remember(tick * SAMPLE_S)
+    assert recent.report(695.0)["ttft_s"] == {"p50": None, "p95": None, "p99": None, "count": 0}
+
+
+async def test_latencies_are_remembered_while_nobody_looks(monkeypatch):
+    remembered = asyncio.Event()
+    monkeypatch.setattr(state_module, "SAMPLE_S", 0.01)
+    async with fake_gateway():
+        monkeypatch.setattr(RecentLatency, "remember", lambda *_: remembered.set())
+        await asyncio.wait_for(remembered.wait(), 30)
 
 
 @pytest.mark.parametrize(

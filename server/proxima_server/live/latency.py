@@ -10,6 +10,8 @@ from proxima_server.metrics.histogram import Histogram
 from proxima_server.metrics.request_metrics import RequestMetrics
 
 WINDOW_S = 60.0
+SAMPLE_S = 10.0
+"""How often the histograms are remembered when nobody looks: copies of some hundred numbers."""
 PERCENTILES = (50, 95, 99)
 
 Counts = list[int]
@@ -21,26 +23,26 @@ _KINDS: dict[str, Callable[[Any], Histogram]] = {
 
 
 class RecentLatency:
-    """Remembers the histograms of each time it was asked; of all classes together."""
+    """Remembers the histograms of each time it was told to or asked; of all classes together."""
 
-    def __init__(self, metrics: RequestMetrics) -> None:
+    def __init__(self, metrics: RequestMetrics, now_s: float) -> None:
         self._metrics = metrics
         self._seen: deque[tuple[float, dict[str, Counts]]] = deque()
+        self.remember(now_s)
 
-    def report(self, now_s: float) -> dict[str, Any]:
-        """Percentiles in seconds over the last minute, or since the start if nobody has asked so long ago."""
-        now = {kind: self._counts(kind) for kind in _KINDS}
+    def remember(self, now_s: float) -> None:
+        """To be called every ``SAMPLE_S``, also while nobody looks: the window is at most that much over a minute."""
+        self._seen.append((now_s, {kind: self._counts(kind) for kind in _KINDS}))
         while len(self._seen) > 1 and self._seen[1][0] <= now_s - WINDOW_S:
             self._seen.popleft()
-        # After a pause in which nobody asked, the window would be longer than it says.
-        if self._seen and self._seen[-1][0] < now_s - WINDOW_S:
-            self._seen.clear()
-        since_s, before = self._seen[0] if self._seen else (None, {})
-        self._seen.append((now_s, now))
-        report: dict[str, Any] = {"window_s": None if since_s is None else round(now_s - since_s, 1)}
+
+    def report(self, now_s: float) -> dict[str, Any]:
+        """Percentiles in seconds over the last minute, or since the start where that is shorter; ``window_s`` says."""
+        self.remember(now_s)
+        (since_s, before), (_, now) = self._seen[0], self._seen[-1]
+        report: dict[str, Any] = {"window_s": round(now_s - since_s, 1)}
         for kind, counts in now.items():
-            old = before.get(kind, [])
-            new = [count - (old[index] if index < len(old) else 0) for index, count in enumerate(counts)]
+            new = [count - old for count, old in zip(counts, before[kind], strict=True)]
             report[kind] = _summary(self._bounds(kind), new)
         return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,7 +12,7 @@ import msgspec
 
 from proxima_engine.telemetry import Phase, RequestState, SchedulerSnapshot
 from proxima_server.gateway import Gateway
-from proxima_server.live.latency import RecentLatency
+from proxima_server.live.latency import SAMPLE_S, RecentLatency
 from proxima_server.live.requests import rows
 from proxima_server.versions import proxima_version
 
@@ -27,10 +28,16 @@ class LiveState:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._latency = RecentLatency(gateway.request_metrics)
         self._encode = msgspec.json.Encoder().encode
         self._counted: tuple[float, int] | None = None
         self._begun_s = time.monotonic()
+        self._latency = RecentLatency(gateway.request_metrics, self._begun_s)
+
+    async def remember_latency(self) -> None:
+        """Until cancelled: so that also the first document is of the last minute, not of all time."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self._latency.remember(time.monotonic())
 
     def document(self) -> bytes:
         """As JSON."""
