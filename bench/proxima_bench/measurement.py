@@ -92,14 +92,15 @@ async def session(
 ) -> AsyncIterator[Session]:
     """Connects, finds out the model's name and the tokenizer's ways, and draws the load.
 
-    Without ``metrics_urls`` the target's own /metrics is read.
+    ``metrics_urls`` are read besides the target's own /metrics.
     """
     async with connect(target, clock, connector) as unnamed:
         if target.model is None and load.api is not Api.GENERATE:
             target = replace(target, model=await unnamed.first_model())
         client = unnamed.for_target(target)
         workload = await build(load, client.count_tokens)
-        yield Session(client, target, load, workload, clock, metrics_urls or [f"{target.root}/metrics"], warn)
+        pages = list(dict.fromkeys([f"{target.root}/metrics", *metrics_urls]))
+        yield Session(client, target, load, workload, clock, pages, warn)
 
 
 def _described(load: Load, target: Target, workload: Workload, run: Run) -> dict[str, Any]:

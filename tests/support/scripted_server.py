@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -181,11 +181,15 @@ async def serving(server: ScriptedServer, socket: Path) -> AsyncIterator[aiohttp
         await runner.cleanup()
 
 
-async def measure(server: ScriptedServer, load: Load, folder: Path, watch: Watch | None = None) -> Measurement:
+async def measure(
+    server: ScriptedServer, load: Load, folder: Path, watch: Watch | None = None, metrics_urls: Sequence[str] = ()
+) -> Measurement:
     """One measurement whose clock is the loop's own."""
     clock = asyncio.get_running_loop().time
     async with (
         serving(server, folder / "socket") as connector,
-        session(Target("http://scripted"), load, clock=clock, connector=connector) as connected,
+        session(
+            Target("http://scripted"), load, metrics_urls=metrics_urls, clock=clock, connector=connector
+        ) as connected,
     ):
         return await connected.measure(watch)

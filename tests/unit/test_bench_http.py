@@ -247,6 +247,15 @@ def test_the_same_seed_sends_the_same_and_another_does_not(bench):
     assert sent(1) != sent(2)
 
 
+def test_further_pages_of_metrics_are_read_besides_the_servers_own(tmp_path):
+    server = ScriptedServer(lambda *_: STEADY, None, lambda: 'vllm:num_preemptions_total{engine="0"} 7\n')
+    load = loads.build(
+        {"warmup": 0, "requests": 1, "shape": {"kind": "closed", "concurrency": 1}, "lengths": "natural"}
+    )
+    report = run(measure(server, load, tmp_path, metrics_urls=["http://scripted/not-there"])).report
+    assert report["server"]["preemptions"] == 0
+
+
 def test_what_the_server_says_about_itself(bench):
     pages = iter(range(1000))
 
