@@ -36,11 +36,11 @@ class Capacity:
     knee_rps: float | None
     """Highest rate that throughput still follows."""
     peak_rps: float
-    """Highest throughput seen."""
+    """Highest throughput at any of the rates: the closed loop, which only one arm gets, is none of them."""
 
 
-def capacity(points: Sequence[Point], target: float, saturation_rps: float) -> Capacity:
-    """``saturation_rps`` is the throughput in a closed loop."""
+def capacity(points: Sequence[Point], target: float) -> Capacity:
+    """Of at least one point."""
     ordered = sorted(points, key=lambda point: point.rate_rps)
     knee = None
     for point in ordered:
@@ -51,7 +51,7 @@ def capacity(points: Sequence[Point], target: float, saturation_rps: float) -> C
         capacity_rps=_last_above(ordered, target),
         capacity_is_bound=all(point.attainment >= target for point in ordered),
         knee_rps=knee,
-        peak_rps=max(saturation_rps, *(point.qps for point in ordered)),
+        peak_rps=max(point.qps for point in ordered),
     )
 
 

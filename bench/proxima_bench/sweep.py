@@ -49,6 +49,7 @@ class SweepPlan:
     def fingerprint(self) -> str:
         """Of all that results depend on: a sweep may go on only where this is the same."""
         kept = {**asdict(self), "load": self.load.model_dump(mode="json"), "api_key": None, "bisections": None}
+        kept["machine"] = machine.describe()
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -71,7 +72,10 @@ class Sweep:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--out: {file} is no sweep to go on with; name another file") from error
         if fingerprint != plan.fingerprint:
-            raise UsageError(f"--out: {file} holds a sweep of other arms, loads or targets; name another file")
+            raise UsageError(
+                f"--out: {file} holds a sweep of other arms, loads, targets or versions, or of another machine; "
+                "name another file"
+            )
         return cls(plan, file, measurements)
 
     def report(self, arm: Arm, case: str) -> Mapping[str, Any] | None:
@@ -109,8 +113,7 @@ class Sweep:
         }
 
     def _found(self, arm: Arm) -> dict[str, Any]:
-        saturation = self.report(arm, SATURATION)
-        return asdict(capacity(self.points(arm), self.plan.target, saturation["qps"] if saturation else 0.0))
+        return asdict(capacity(self.points(arm), self.plan.target))
 
 
 def complete(found: Sweep) -> bool:

