@@ -4,8 +4,8 @@
 
 A row whose first cell links to a comparison (`[...](docs/benchmarks/X.json)`, with `#ARM` where it is not about the
 second arm) begins a group, and all rows up to the next one with a preset of its own get their figures from there: the
-medians of both arms, and the ratio with its interval, bold where it is better beyond the interval and in italics where
-it is worse. What a row is about stands in its second cell.
+medians of both arms, and the ratio with its interval. With enough rounds it is bold where it is better beyond the
+interval and in italics where it is worse. What a row is about stands in its second cell.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from proxima_bench.intervals import VERDICT_ROUNDS
+from proxima_bench.number_format import rounded
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -65,27 +68,25 @@ def _arms(path: Path, arm: str | None) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
     (case,) = found["cases"]
     names = [each["name"] for each in found["arms"]]
-    return {"base": case["arms"][found["baseline"]], "arm": case["arms"][arm or names[1]]}
+    judged = found["rounds"] >= VERDICT_ROUNDS
+    return {"judged": judged, "base": case["arms"][found["baseline"]], "arm": case["arms"][arm or names[1]]}
 
 
 def _cells(source: Mapping[str, Any], key: str, *, higher_is_better: bool) -> list[str]:
     base, arm = source["base"][key], source["arm"][key]
-    form = "{:.2f}".format if key == "attainment" else _number
-    return [form(base["median"]), form(arm["median"]), _ratio(arm["ratio"], higher_is_better=higher_is_better)]
+    form = "{:.2f}".format if key == "attainment" else rounded
+    ratio = _ratio(arm["ratio"], judged=source["judged"], higher_is_better=higher_is_better)
+    return [form(base["median"]), form(arm["median"]), ratio]
 
 
-def _ratio(ratio: Mapping[str, float] | None, *, higher_is_better: bool) -> str:
+def _ratio(ratio: Mapping[str, float] | None, *, judged: bool, higher_is_better: bool) -> str:
     if ratio is None:
         return ""
     value, interval = f"{ratio['value']:.2f}", f"[{ratio['low']:.2f}, {ratio['high']:.2f}]"
-    if not ratio["low"] <= 1 <= ratio["high"]:
+    if judged and not ratio["low"] <= 1 <= ratio["high"]:
         better = (ratio["value"] > 1) == higher_is_better
         value = f"**{value}**" if better else f"*{value}*"
     return f"{value} {interval}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def main() -> None:

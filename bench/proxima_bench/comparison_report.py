@@ -12,10 +12,10 @@ from rich.text import Text
 from proxima_bench import machine
 from proxima_bench.arms import Arm
 from proxima_bench.comparison import FIGURES, Case, Comparison, Figure
-from proxima_bench.intervals import CONFIDENCE, FEWEST_ROUNDS, Ratio
+from proxima_bench.intervals import CONFIDENCE, FEWEST_ROUNDS, VERDICT_ROUNDS, Ratio
+from proxima_bench.number_format import rounded
 
 _GOOD, _BAD = "better", "worse"
-VERDICT_ROUNDS = 5
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def show(comparison: Comparison, console: Console) -> None:
-    console.print(f"{_headline(comparison)}\n{machine.sentence(machine.describe())}", highlight=False)
+    console.print(f"{_headline(comparison)}\n{_machine(comparison)}", highlight=False)
     for case in comparison.cases:
         table = Table(*_header(comparison), title=case.name or None, title_justify="left")
         for column in table.columns[1:]:
@@ -53,7 +53,7 @@ def show(comparison: Comparison, console: Console) -> None:
 
 def markdown(comparison: Comparison) -> str:
     """For a README or an issue."""
-    lines = [f"{_headline(comparison)}.", "", f"{machine.sentence(machine.describe())}.", ""]
+    lines = [f"{_headline(comparison)}.", "", f"{_machine(comparison)}.", ""]
     for case in comparison.cases:
         if case.name:
             lines += [f"**{case.name}**", ""]
@@ -120,6 +120,15 @@ def _headline(comparison: Comparison) -> str:
     )
 
 
+def _machine(comparison: Comparison) -> str:
+    """What this ran on, which is not where servers are that run already."""
+    here = machine.sentence(machine.describe())
+    urls = [arm.name for arm in comparison.arms if arm.url]
+    if not urls:
+        return here
+    return f"client: {here}" if len(urls) == len(comparison.arms) else f"{here}; not of {', '.join(urls)}"
+
+
 def _rounds(rounds: int) -> str:
     if rounds == 1:
         return "one round"
@@ -141,7 +150,7 @@ def _rows(comparison: Comparison, case: Case) -> Iterable[list[str]]:
         if all(value is None for value in medians):
             continue
         ratios = [_ratio(comparison.ratio(case, arm, figure)) for arm in comparison.arms[1:]]
-        yield [_label(figure), *(_number(value) for value in medians), *ratios]
+        yield [_label(figure), *(rounded(value) for value in medians), *ratios]
 
 
 def _label(figure: Figure) -> str:
@@ -171,12 +180,6 @@ def _ratio(ratio: Ratio | None) -> str:
     if ratio is None:
         return "-"
     return f"{ratio.value:.2f}" if ratio.low is None else f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.0f}" if value >= 100 or value == round(value) else f"{value:.3g}"
 
 
 def _line(cells: Sequence[str]) -> str:

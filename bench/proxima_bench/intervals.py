@@ -13,6 +13,9 @@ from proxima_config.percentiles import percentile
 CONFIDENCE = 0.95
 FEWEST_ROUNDS = 3
 """Below this a bootstrap says nothing."""
+VERDICT_ROUNDS = 5
+"""Below this the interval is hardly more than the range, and equal arms often differ beyond it: it is then shown, but
+nothing is called better or worse."""
 _RESAMPLES = 10_000
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from listening import listening
 from rich.console import Console
 from scripted_server import Script, ScriptedServer
 
-from proxima_bench import arms, compare_command, compare_run, comparison_report, loads, servers
+from proxima_bench import arms, compare_command, compare_run, comparison_report, loads, machine, servers
 from proxima_bench.arms import Arm
 from proxima_bench.comparison import FIGURES, Case, Comparison, Sample
 from proxima_bench.intervals import FEWEST_ROUNDS, ratio_of_medians
@@ -121,6 +122,16 @@ class TestReport:
         shown = capsys.readouterr().out
         for part in ("pressure: 96 requests", "5 interleaved rounds", "2.00 [2.00, 2.00]", "worse in E2E p50", "cores"):
             assert part in shown
+
+    def test_the_machine_of_servers_elsewhere_is_not_known(self, a_win_and_a_loss):
+        here = machine.sentence(machine.describe())
+        for urls, shown in (
+            (("", ""), f"{here}."),
+            (("", "http://b"), f"{here}; not of proxima."),
+            (("http://a", "http://b"), f"client: {here}."),
+        ):
+            arms = [replace(arm, url=url) for arm, url in zip(a_win_and_a_loss.arms, urls, strict=True)]
+            assert comparison_report.markdown(replace(a_win_and_a_loss, arms=arms)).splitlines()[2] == shown
 
     def test_arms_with_different_pools_are_pointed_out(self):
         found = comparison_report.warnings(

@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from result_files import compared, lab_sweep, served, tuned, write
 
-from proxima_bench.html import intervals, page
+from proxima_bench.html import intervals, legend, page, plots
 from proxima_bench.html.results import Measured, read
+from proxima_bench.intervals import VERDICT_ROUNDS
 from proxima_config.errors import UsageError
 from proxima_server.cli.main import main
 
@@ -37,8 +38,8 @@ def report(tmp_path_factory):
 
 
 def pictures(text):
-    """Titles of the pictures, each of which is well-formed."""
-    return [ET.fromstring(svg)[0].text for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    """Titles of the pictures, each of which is well-formed; what legends show has none."""
+    return [ET.fromstring(svg)[0].text for svg in re.findall(r'<svg (?!class="look").*?</svg>', text, re.DOTALL)]
 
 
 def cells(text, row):
@@ -46,8 +47,17 @@ def cells(text, row):
     return [re.sub("<.*?>", " ", cell).split() for cell in re.findall(r"<td.*?</td>", found[1])]
 
 
+def judged(result):
+    """The same with its last round numbered as if others had been between."""
+    last = max(each["round"] for each in result["measurements"])
+    for each in result["measurements"]:
+        if each["round"] == last:
+            each["round"] = VERDICT_ROUNDS
+    return result
+
+
 def test_a_comparison(report):
-    text = report(compared())
+    text = report(judged(compared()))
     assert pictures(text) == [
         "Attainment against load",
         "Time to first token",
@@ -62,9 +72,47 @@ def test_a_comparison(report):
     ]
     assert cells(text, "attained") == [["50.0%"], ["75.0%"], ["1.50", "[1.20,", "1.80]"]]
     assert 'class="better">1.50' in text
+    assert "coloured where the interval excludes 1" in text
     assert cells(text, "http_429") == [["1", "of", "8"], ["0", "of", "8"]]
     assert cells(text, "streams above the target") == [["2", "of", "7"], ["0", "of", "8"]]
     assert cells(text, "KV blocks in use") == [["50%", "max", "90%"], ["50%", "max", "90%"]]
+
+
+@pytest.mark.parametrize(
+    ("language", "note"), [("en", "With fewer than 5 rounds an interval shows noise"), ("zh", "少于 5 轮时")]
+)
+def test_few_rounds_call_nothing_better(report, language, note):
+    text = report(compared(), language=language)
+    assert "[1.20, 1.80]" in text
+    assert 'class="better"' not in text
+    assert note in text
+
+
+def test_the_machine_of_a_comparison_of_urls_is_the_clients(report):
+    result = compared()
+    result["arms"] = [{"name": "native", "url": ""}, {"name": "proxima", "url": "http://b"}]
+    assert "Machine: Test" in report(result)
+    result["arms"][0]["url"] = "http://a"
+    assert "Client (the servers' machines are not known): Test" in report(result).replace("&#39;", "'")
+
+
+def test_large_figures_are_written_out(report):
+    result = tuned()
+    result["tune"]["trials"]["proxima"]["value"] = 12345.6
+    assert cells(report(result), "proxima")[0] == ["12346"]
+
+
+def test_zeros_are_in_a_distribution():
+    result = served()
+    result["timeline"]["stall_s"] = [0.0, 0.0, 0.2, 0.4]
+    assert plots._shares([Measured("a", 1, 1, result)], "stall_s") == ([0.0, 0.0, 0.2, 0.4], [0.25, 0.5, 0.75, 1.0])
+    quantiles = {"stall_s": {"p50": 0.0, "p99": 0.3, "max": 0.4}}
+    assert plots._shares([Measured("a", 1, 1, quantiles)], "stall_s") == ((0.0, 0.3, 0.4), (0.5, 0.99, 1.0))
+
+
+def test_every_look_can_be_explained():
+    for look in (*plots._LOOKS, plots._OURS):
+        assert [each.tag.rpartition("}")[2] for each in ET.fromstring(legend.sample(look))] == ["path", "path"]
 
 
 def cases(*loads):
@@ -87,7 +135,7 @@ def _ratio(value):
 
 
 def test_ratios_stand_with_the_case_they_belong_to(report):
-    falling = report(cases(("b", {"rate_rps": 4.0}), ("a", {"rate_rps": 2.0})))
+    falling = report(judged(cases(("b", {"rate_rps": 4.0}), ("a", {"rate_rps": 2.0}))))
     assert re.findall(r"At load (\S+) .*?<td class=\"better\">([\d.]+)", falling, re.DOTALL) == [
         ("4", "1.10"),
         ("2", "1.20"),
@@ -95,7 +143,7 @@ def test_ratios_stand_with_the_case_they_belong_to(report):
 
 
 def test_cases_with_the_same_load_are_numbered(report):
-    same = report(cases(("few", {"rate_rps": 2.0}), ("many", {"rate_rps": 2.0})))
+    same = report(judged(cases(("few", {"rate_rps": 2.0}), ("many", {"rate_rps": 2.0}))))
     assert re.findall(r"At load (\S+) .*?<td class=\"better\">([\d.]+)", same, re.DOTALL) == [
         ("2", "1.20"),
         ("1", "1.10"),

@@ -47,7 +47,13 @@ def test_it_draws_and_asks_nobody(chromium, address, width):
         page.locator("details summary").first.click()
         assert (watched.complaints, watched.outside) == ([], [])
         page.emulate_media(media="print")
-        assert not page.locator("details").first.is_visible()
+        for sent in page.locator("details").all():
+            assert not sent.is_visible()
+        # Whatever is told on the screen is on paper too: tables of every load, and which line is whose.
+        assert page.locator(".at-load").count() > 3
+        shown = [table.is_visible() for table in page.locator("table").all()]
+        assert all(shown)
+        assert all(look.is_visible() for look in page.locator(".arms .look").all())
 
 
 @pytest.mark.parametrize("width", [1280, 390])

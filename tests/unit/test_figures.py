@@ -47,7 +47,7 @@ def test_rows_are_written_from_the_comparison_they_link_to(readme_figures, tmp_p
         "native": {key: each[0] for key, each in found.items()},
         "proxima": {key: each[1] for key, each in found.items()},
     }
-    result = {"baseline": "native", "arms": [{"name": name} for name in arms], "cases": [{"arms": arms}]}
+    result = {"rounds": 5, "baseline": "native", "arms": [{"name": name} for name in arms], "cases": [{"arms": arms}]}
     (tmp_path / "docs/benchmarks/x.json").write_text(json.dumps(result))
     stale = """\
 | preset | figure | native | proxima | ratio |
@@ -67,6 +67,10 @@ def test_rows_are_written_from_the_comparison_they_link_to(readme_figures, tmp_p
         "| | preemptions | 47 | 0 | |",
         "| `third` | attained | 0.1 | 0.2 | 2 |",
     ]
+    (tmp_path / "docs/benchmarks/x.json").write_text(json.dumps({**result, "rounds": 3}))
+    few = readme_figures.rewritten(stale, tmp_path)
+    assert "| 0.50 | 0.75 | 1.50 [1.20, 1.80] |" in few
+    assert "| 1.23 | 2.35 | 1.90 [1.50, 2.10] |" in few
 
 
 def test_the_picture_is_that_of_the_results(tmp_path, monkeypatch):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from proxima_bench.html import tables
+from proxima_bench.html import legend, tables
 from proxima_bench.html.plots import Plots, Texts
 from proxima_bench.html.results import Result
+from proxima_bench.intervals import VERDICT_ROUNDS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,8 +55,10 @@ def _shown(result: Result, texts: Texts, prefix: str) -> dict[str, Any]:
     return {
         "id": prefix,
         "result": result,
-        "looks": plots.looks,
-        "rounds": max(each.round for each in result.measured),
+        "legend": {arm: legend.sample(look) for arm, look in plots.looks.items()},
+        "ratio_note": texts["ratio_note" if result.rounds >= VERDICT_ROUNDS else "ratio_note_few"].format(
+            rounds=VERDICT_ROUNDS
+        ),
         "findings": tables.found_by_sweep(result, texts),
         "tried": tables.tried(result),
         "summaries": [(load, tables.summary(result, load, texts)) for load in reversed(result.loads)],

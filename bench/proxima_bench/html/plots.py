@@ -54,6 +54,8 @@ _RC: Mapping[Any, Any] = {
     "legend.frameon": False,
     "lines.linewidth": 1.7,
 }
+_MARKED = 0.15
+"""How far markers are apart on a line of many points, in diagonals of the picture."""
 _MOST_BARS = 300
 _FONTS = "system-ui,-apple-system,'Segoe UI','Noto Sans','Noto Sans CJK SC','PingFang SC','Microsoft YaHei',sans-serif"
 
@@ -100,12 +102,16 @@ class Plots:
         if not any(curves.values()):
             return ""
 
+        # A logarithmic axis has no place for 0, which counts all the same: it stands at the smallest value there is.
+        lowest = min((value for curve in curves.values() if curve for value in curve[0] if value > 0), default=0.001)
+
         def draw(axes: Axes) -> None:
             for arm, (values, shares) in ((arm, curve) for arm, curve in curves.items() if curve):
                 color, marker, dashes = self.looks[arm]
                 exact = len(values) > len(_QUANTILES)
-                style = {"drawstyle": "steps-post"} if exact else {"marker": marker, "ms": 4}
-                axes.plot(values, shares, color=color, ls=dashes, **style)
+                style: dict[str, Any] = {"drawstyle": "steps-post", "markevery": _MARKED} if exact else {}
+                shown = [max(value, lowest) for value in values]
+                axes.plot(shown, shares, color=color, ls=dashes, marker=marker, ms=4, **style)
             if target_s:
                 axes.axvline(target_s, color=_MUTED, lw=1, ls=(0, (3, 3)))
                 axes.annotate(
@@ -141,10 +147,19 @@ class Plots:
         def draw(axes: Axes) -> None:
             for arm, curve in curves.items():
                 if curve:
-                    color, _, dashes = self.looks[arm]
+                    color, marker, dashes = self.looks[arm]
                     # Waiting and running change with each request, and stay between; a gauge is only sampled.
                     steps = "steps-post" if key in _COUNTED else "default"
-                    axes.plot(*curve, color=color, ls=dashes, lw=1.4, drawstyle=steps)
+                    axes.plot(
+                        *curve,
+                        color=color,
+                        ls=dashes,
+                        lw=1.4,
+                        drawstyle=steps,
+                        marker=marker,
+                        ms=3.5,
+                        markevery=_MARKED,
+                    )
             axes.set_xlabel(self._texts["axis_time"])
             axes.set_ylabel(self._texts[f"axis_{key}"])
             axes.set_ylim(bottom=0)
@@ -312,14 +327,14 @@ def _shares(measured: Sequence[Measured], key: str) -> tuple[Sequence[float], Se
         value
         for each in timelines
         for value, outcome in zip(each.get(key, ()), each["outcome"], strict=False)
-        if value and outcome == "completed"
+        if value is not None and outcome == "completed"
     )
     if values:
         return values, [(place + 1) / len(values) for place in range(len(values))]
     if not measured:
         return None
     known = measured[0].report.get(key) or {}
-    points = [(known[name], share) for name, share in _QUANTILES.items() if known.get(name)]
+    points = [(known[name], share) for name, share in _QUANTILES.items() if known.get(name) is not None]
     return tuple(zip(*points, strict=True)) if len(points) > 1 else None  # type: ignore[return-value]
 
 

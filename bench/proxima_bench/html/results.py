@@ -41,6 +41,8 @@ class Result:
     ttft_s: float
     stall_s: float
     machine: str = ""
+    machine_is_client: bool = False
+    """All arms were servers that ran already, wherever."""
     ratios: Mapping[float, Mapping[str, Any]] = field(default_factory=dict)
     """To the baseline, by load: {arm: {figure: {"ratio": ...}}}."""
     baseline: str | None = None
@@ -58,6 +60,10 @@ class Result:
     @property
     def loads(self) -> list[float]:
         return sorted({each.load for each in self.measured})
+
+    @property
+    def rounds(self) -> int:
+        return max(each.round for each in self.measured)
 
     def of(self, arm: str, load: float) -> list[Measured]:
         return [each for each in self.measured if (each.arm, each.load) == (arm, load)]
@@ -121,6 +127,7 @@ def _compared(name: str, found: Mapping[str, Any]) -> Result:
         ttft_s=first["slo"]["ttft_s"],
         stall_s=first["slo"]["stall_s"],
         machine=machine.sentence(found["machine"]),
+        machine_is_client=bool(found.get("arms")) and all(arm.get("url") for arm in found["arms"]),
         ratios={loads[case["name"]]: case["arms"] for case in found.get("cases", ()) if case["name"] in loads},
         baseline=found.get("baseline"),
         warnings=found["warnings"],

@@ -9,6 +9,8 @@ from statistics import fmean, median
 from typing import Any
 
 from proxima_bench.html.results import Measured, Result
+from proxima_bench.intervals import VERDICT_ROUNDS
+from proxima_bench.number_format import rounded
 
 Texts = Mapping[str, str]
 
@@ -19,7 +21,7 @@ class Cell:
     note: str = ""
     """The interval below a ratio."""
     kind: str = ""
-    """`better` or `worse` where a ratio differs beyond its interval."""
+    """`better` or `worse` where a ratio of enough rounds differs beyond its interval."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,10 @@ def summary(result: Result, load: float, texts: Texts) -> Table:
         if all(value is None for value in values.values()):
             continue
         cells = [Cell(_NONE if value is None else f"{value:{row.form}}") for value in values.values()]
-        cells += [_ratio((ratios[arm].get(row.figure) or {}).get("ratio"), row) for arm in compared]
+        cells += [
+            _ratio((ratios[arm].get(row.figure) or {}).get("ratio"), row, judged=result.rounds >= VERDICT_ROUNDS)
+            for arm in compared
+        ]
         rows.append((texts[f"fig_{row.key}"], cells))
     return Table([*result.arms, *(f"{arm} / {result.baseline}" for arm in compared)], rows)
 
@@ -91,7 +96,7 @@ def tried(result: Result) -> Table | None:
         return None
     ordered = sorted(trials.items(), key=lambda item: -item[1]["value"])
     rows = [
-        (name, [Cell(_number(each["value"]) if each["status"] == "measured" else each["status"])])
+        (name, [Cell(rounded(each["value"]) if each["status"] == "measured" else each["status"])])
         for name, each in ordered
     ]
     return Table([result.tune["objective"]], rows)
@@ -112,7 +117,7 @@ def stalled(result: Result, texts: Texts) -> Table | None:
             above = sum(gap > result.stall_s for gap in gaps)
             cells.append(Cell(f"{above} {texts['of']} {len(gaps)}" if gaps else _NONE))
         if any(cell.text != _NONE for cell in cells):
-            rows.append((texts["stalled_streams"] if len(result.loads) == 1 else _number(load), cells))
+            rows.append((texts["stalled_streams"] if len(result.loads) == 1 else rounded(load), cells))
     return Table(result.arms, rows) if rows else None
 
 
@@ -141,13 +146,13 @@ def errors(result: Result, texts: Texts) -> Table | None:
     )
 
 
-def _ratio(ratio: Mapping[str, float | None] | None, row: _Row) -> Cell:
+def _ratio(ratio: Mapping[str, float | None] | None, row: _Row, *, judged: bool) -> Cell:
     if not ratio or ratio["value"] is None:
         return Cell(_NONE)
     low, high = ratio["low"], ratio["high"]
     if low is None or high is None:
         return Cell(f"{ratio['value']:.2f}")
-    differs = not low <= 1 <= high
+    differs = judged and not low <= 1 <= high
     kind = ("better" if (ratio["value"] > 1) == row.higher_is_better else "worse") if differs else ""
     return Cell(f"{ratio['value']:.2f}", f"[{low:.2f}, {high:.2f}]", kind)
 
@@ -155,12 +160,12 @@ def _ratio(ratio: Mapping[str, float | None] | None, row: _Row) -> Cell:
 def _capacity(found: Mapping[str, Any], texts: Texts) -> Cell:
     if found["capacity_rps"] is None:
         return Cell(texts["not_reached"])
-    value = _number(found["capacity_rps"])
+    value = rounded(found["capacity_rps"])
     return Cell(f"{texts['above']} {value}" if found.get("capacity_is_bound") else value)
 
 
 def _known(value: float | None) -> Cell:
-    return Cell(_NONE if value is None else _number(value))
+    return Cell(_NONE if value is None else rounded(value))
 
 
 def _gauge(measured: Sequence[Measured], gauge: str, texts: Texts) -> Cell:
@@ -185,7 +190,3 @@ def _median(measured: Sequence[Measured], path: Sequence[str]) -> float | None:
         if isinstance(value, int | float):
             values.append(value)
     return median(values) if values else None
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"

@@ -14,6 +14,7 @@ from proxima_bench.comparison import FIGURES, Case, Comparison, Figure, Sample, 
 from proxima_bench.intervals import Ratio, difference_of_medians, ratio_of_medians
 from proxima_bench.loads import Load
 from proxima_bench.measurement import Measurement
+from proxima_bench.number_format import rounded
 from proxima_bench.tune.record import Record
 
 DOUBT = 0.05
@@ -62,12 +63,13 @@ class Gain:
         return {"ratio": self.ratio and asdict(self.ratio), "difference": asdict(self.difference), **own}
 
     def __str__(self) -> str:
-        said = f"{median(self.values):.3g} against {median(self.base):.3g}"
+        said = f"{rounded(median(self.values))} against {rounded(median(self.base))}"
         if self.ratio is not None:
             interval = f" [{self.ratio.low:.2f}, {self.ratio.high:.2f}]" if self.ratio.low is not None else ""
             said += f", {self.ratio.value:.2f}{interval} times as much"
         elif self.difference.low is not None:
-            said += f", {self.difference.value:.3g} [{self.difference.low:.3g}, {self.difference.high:.3g}] more"
+            value, low, high = map(rounded, (self.difference.value, self.difference.low, self.difference.high))
+            said += f", {value} [{low}, {high}] more"
         return f"{said}; better in {self.won} of {self.rounds} rounds (by chance alone: {self.chance:.0%})"
 
 

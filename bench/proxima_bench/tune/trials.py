@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from proxima_bench.number_format import rounded
 from proxima_bench.tune.configuration import Configuration
 from proxima_bench.tune.record import Record
 
@@ -92,7 +93,9 @@ class Trials:
         trial = await self._run(configuration)
         self._record.add_trial(name, asdict(trial))
         result = (
-            f"{trial.value:.3g}; {trial.about}" if not trial.failed else f"{trial.status}: {first_line(trial.reason)}"
+            f"{rounded(trial.value)}; {trial.about}"
+            if not trial.failed
+            else f"{trial.status}: {first_line(trial.reason)}"
         )
         self._say(f"  {result}")
         return trial

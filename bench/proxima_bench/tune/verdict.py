@@ -12,6 +12,7 @@ import yaml
 
 from proxima_bench.comparison import FIGURES, Comparison
 from proxima_bench.loads import Load
+from proxima_bench.number_format import rounded
 from proxima_bench.tune import proof
 from proxima_bench.tune.configuration import Configuration
 from proxima_bench.tune.given import Given
@@ -72,7 +73,7 @@ def _price(compared: Comparison, tuned: Configuration, base: Configuration) -> l
         worse = proof.gain(compared, figure, more.arm, over=less.arm)
         if worse is not None and worse.sure:
             before, after = (worse.values, worse.base) if figure.higher_is_better else (worse.base, worse.values)
-            lost.append(f"{figure.label} {median(after):.3g} instead of {median(before):.3g}")
+            lost.append(f"{figure.label} {rounded(median(after))} instead of {rounded(median(before))}")
     return [f"its price: {', '.join(lost)}"] if lost else []
 
 
