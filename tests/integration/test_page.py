@@ -68,6 +68,11 @@ def test_the_live_view_moves_under_load_and_empties_after_it(chromium, gateway_u
             page.goto(f"{gateway_url}/#scheduler")
             expect(page.locator("#waiting tbody tr").first).to_contain_text(re.compile("KV blocks|may not pass"))
             expect(page.locator("#decisions")).to_contain_text("started")
+            line = page.locator("#decision-line svg[role=img]")
+            expect(line).to_have_attribute(
+                "aria-label", re.compile(r"The last \d+ decisions, over .*: [1-9]\d* started")
+            )
+            expect(line.locator(".mark.started").first).to_be_attached()
             with page.expect_download() as download:
                 page.click("#trace")
             assert '"traceEvents"' in download.value.path().read_text()

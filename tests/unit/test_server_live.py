@@ -106,7 +106,7 @@ async def test_a_request_is_where_the_scheduler_says(phase, reason, start_s):
         while not gateway.serving.bodies:
             await asyncio.sleep(0)
         engine_id = f"{gateway.serving.engine_ids[0]}-0123abcd"
-        gateway.runtime.snapshot_receiver.requests[0] = [state(engine_id, phase, reason, start_s=start_s, blocks=7)]
+        gateway.runtime.snapshot_receiver.requests[3] = [state(engine_id, phase, reason, start_s=start_s, blocks=7)]
         response = await gateway.client.get("/debug/live")
         gateway.serving.wait_first.set()
         await asking
@@ -114,6 +114,7 @@ async def test_a_request_is_where_the_scheduler_says(phase, reason, start_s):
     (row,) = response.json()["requests"]
     assert row["phase"] == phase.value
     assert (row["reason"], row["start_s"], row["blocks"]) == (reason or None, start_s, 7)
+    assert row["blocks_by_rank"] == {"3": 7}
     assert 29 < row["slack_s"] <= 30
     assert row["class"] == "default"
     assert "secret" not in response.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,13 +22,13 @@ def rows(
     """Oldest first, and how many were left out. ``states``: by rank; ``told``: whether the scheduler tells of any.
     ``ttft_s``: by when the first token should come where a request has no deadline for it."""
     now_s = time.monotonic()
-    found: dict[str, list[RequestState]] = {}
-    for of_rank in states.values():
+    found: dict[str, list[tuple[int, RequestState]]] = {}
+    for rank, of_rank in states.items():
         for state in of_rank:
-            found.setdefault(external_id(state.request_id), []).append(state)
+            found.setdefault(external_id(state.request_id), []).append((rank, state))
     ordered = sorted(records, key=lambda record: record.arrived_s)
     return [
-        _row(record, [state for each in record.engine_ids for state in found.get(each, ())], now_s, ttft_s, told=told)
+        _row(record, [held for each in record.engine_ids for held in found.get(each, ())], now_s, ttft_s, told=told)
         for record in ordered[:ROWS]
     ], max(0, len(ordered) - ROWS)
 
@@ -41,8 +42,12 @@ def external_id(engine_id: str) -> str:
 
 
 def _row(
-    record: RequestRecord, states: list[RequestState], now_s: float, ttft_s: float, *, told: bool
+    record: RequestRecord, ranked: list[tuple[int, RequestState]], now_s: float, ttft_s: float, *, told: bool
 ) -> dict[str, Any]:
+    states = [state for _, state in ranked]
+    by_rank = Counter[int]()
+    for rank, state in ranked:
+        by_rank[rank] += state.blocks
     age_s = now_s - record.arrived_s
     phase = _phase(record, states, told=told)
     waiting = [state for state in states if state.reason]
@@ -55,7 +60,8 @@ def _row(
         "age_s": round(age_s, 2),
         "prompt_tokens": record.prompt_tokens or sum(state.prompt_tokens for state in states),
         "output_tokens": max(record.output_tokens, sum(state.output_tokens for state in states)),
-        "blocks": sum(state.blocks for state in states),
+        "blocks": by_rank.total(),
+        "blocks_by_rank": by_rank,
         "slack_s": _slack_s(record, age_s, ttft_s),
         "start_s": round(min(starts_s), 2) if starts_s else None,
     }

@@ -103,13 +103,25 @@ async function stream(payload, answer, line) {
     if (data === "[DONE]") return;
     const event = JSON.parse(data);
     if (event.error) throw new Error(event.error.message);
-    const piece = event.choices?.[0]?.delta?.content;
-    if (!piece) continue;
-    answer.text += piece;
+    const { content, reasoning_content: reasoning } = event.choices?.[0]?.delta ?? {};
+    if (!content && !reasoning) continue;
     answer.times.push(performance.now() - sent);
-    text.textContent = answer.text;
+    // What it thought is shown, and not sent back with the next question.
+    if (reasoning) thought(line).textContent += reasoning;
+    if (content) {
+      answer.text += content;
+      text.textContent = answer.text;
+    }
     byId("transcript").scrollTop = byId("transcript").scrollHeight;
   }
+}
+
+function thought(line) {
+  const there = line.querySelector(".thought");
+  if (there) return there;
+  const made = make("p", { class: "thought muted", title: "Reasoning" });
+  line.querySelector(".text").before(made);
+  return made;
 }
 
 function say(who, content) {

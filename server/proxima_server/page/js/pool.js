@@ -19,12 +19,11 @@ export function draw(container, live) {
   for (const { paint } of pools) paint();
 }
 
-// With several engines it is not known which one a request is in: their blocks are shown by use alone.
+// Who holds how many blocks of this engine; together at most those that it says are in use, for names are older.
 function holders(live, rank) {
-  if (live.ranks.length > 1) return [];
   let left = rank.blocks_used;
-  return live.requests.filter((request) => request.blocks > 0).map((request) => {
-    const blocks = Math.min(request.blocks, left);
+  return live.requests.filter((request) => request.blocks_by_rank[rank.rank] > 0).map((request) => {
+    const blocks = Math.min(request.blocks_by_rank[rank.rank], left);
     left -= blocks;
     return [request.id, blocks];
   });

@@ -3,6 +3,7 @@ import { authorization } from "./access.js";
 import { byId, empty, make, table } from "./dom.js";
 import { NOTHING, brief, count, seconds } from "./format.js";
 import { address } from "./site.js";
+import { timeline } from "./timeline.js";
 
 const EVERY_MS = 2000;
 const SHOWN = 60;
@@ -49,6 +50,7 @@ async function refresh() {
   const native = scheduler === "native" ? "The native scheduler does not tell. " : "";
   byId("waiting").replaceChildren(waiting.length ? table(WAITING, waiting) : empty(`${native}No request waits in the engine.`));
   byId("waiting-note").textContent = left ? `the first ${count(waiting.length)}; ${count(left)} more` : "";
+  byId("decision-line").replaceChildren(...(decisions.length ? [timeline(decisions)] : []));
   byId("decisions").replaceChildren(decisions.length ? table(DECISIONS, decisions.reverse()) : empty(`${native}Nothing was decided yet.`));
 }
 
