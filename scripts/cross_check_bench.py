@@ -29,20 +29,8 @@ REQUESTS, CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS = 64, 16, 64, 32
 PROXIMA = str(Path(sys.executable).with_name("proxima"))
 # The module has no command line of its own in the CPU build.
 VLLM_BENCH = """\
-from vllm.benchmarks.lib.endpoint_request_func import StreamedResponseHandler
 from vllm.benchmarks.serve import add_cli_args, main
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-# vLLM's client cuts the blank line off each chunk, and takes a comment that came alone, as the gateway sends while a
-# request waits, for the beginning of all that follows.
-add_chunk = StreamedResponseHandler.add_chunk
-
-def end_comment_and_add(self, chunk):
-    if self.buffer.startswith(":"):
-        self.buffer += "\\n\\n"
-    return add_chunk(self, chunk)
-
-StreamedResponseHandler.add_chunk = end_comment_and_add
 parser = FlexibleArgumentParser()
 add_cli_args(parser)
 main(parser.parse_args())

@@ -3,9 +3,10 @@
     .venv/bin/python scripts/readme_figures.py [--check]
 
 A row whose first cell links to a comparison (`[...](docs/benchmarks/X.json)`, with `#ARM` where it is not about the
-second arm) begins a group, and all rows up to the next one with a preset of its own get their figures from there: the
-medians of both arms, and the ratio with its interval. With enough rounds it is bold where it is better beyond the
-interval and in italics where it is worse. What a row is about stands in its second cell.
+second arm, and `#ARM@LOAD` where there are several loads) begins a group, and all rows up to the next one with a preset
+of its own get their figures from there: the medians of both arms, and the ratio with its interval. With enough rounds
+it is bold where it is better beyond the interval and in italics where it is worse. What a row is about stands in its
+second cell.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ def rewritten(text: str, root: Path = ROOT) -> str:
 
 def _arms(path: Path, arm: str | None) -> dict[str, Any]:
     found = json.loads(path.read_text(encoding="utf-8"))
-    (case,) = found["cases"]
-    names = [each["name"] for each in found["arms"]]
+    name, _, load = (arm or found["arms"][1]["name"]).partition("@")
+    (case,) = (each for each in found["cases"] if each["name"] == load)
     judged = found["rounds"] >= VERDICT_ROUNDS
-    return {"judged": judged, "base": case["arms"][found["baseline"]], "arm": case["arms"][arm or names[1]]}
+    return {"judged": judged, "base": case["arms"][found["baseline"]], "arm": case["arms"][name]}
 
 
 def _cells(source: Mapping[str, Any], key: str, *, higher_is_better: bool) -> list[str]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterable, Callable, Mapping
 from typing import Any
 
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 from sse_starlette.sse import AppStatus
 from starlette.types import Receive, Scope, Send
 
@@ -26,8 +26,10 @@ then gets a true HTTP error instead of a 200 whose only event is one."""
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
-_WAITING = b": waiting\n\n"
-"""A comment, which clients skip: sent at once when there is nothing else yet, so that they and proxies see a byte."""
+SIGN_OF_LIFE = b"\n\n"
+"""An empty event, which clients skip: sent at once when there is nothing else yet, so that they and proxies see a byte,
+and now and then after it. Not a comment: vLLM's own benchmark client cuts the line breaks off what it reads, and then
+takes a comment that came alone for the beginning of the next event, which is lost."""
 
 # sse-starlette would cut running streams as soon as the server is asked to stop; ours may finish.
 AppStatus.enable_automatic_graceful_drain = False
@@ -91,7 +93,7 @@ class Events:
             raise StopAsyncIteration
         if self._comments and self._first is not None and not self._first.done():
             self._comments = False
-            return _WAITING
+            return SIGN_OF_LIFE
         first, self._first = self._first, None
         try:
             event = await (first if first is not None else anext(self._source))
@@ -121,8 +123,8 @@ class Events:
 class StreamedAnswer(EventSourceResponse):
     """A streamed response that closes its events however it ends, even if it never began.
 
-    Each `ping_s` a comment is sent, whether tokens flow or the request still waits, so that nobody in between takes the
-    connection for dead; 0 for never.
+    Each `ping_s` a sign of life is sent, whether tokens flow or the request still waits, so that nobody between takes
+    the connection for dead; 0 for never.
     """
 
     def __init__(
@@ -134,7 +136,11 @@ class StreamedAnswer(EventSourceResponse):
         **options: Any,
     ) -> None:
         super().__init__(
-            content, headers={**_HEADERS, **(headers or {})}, ping=ping_s, ping_message_factory=_ping, **options
+            content,
+            headers={**_HEADERS, **(headers or {})},
+            ping=ping_s,
+            ping_message_factory=lambda: SIGN_OF_LIFE,
+            **options,
         )
         self._events = events
 
@@ -143,7 +149,3 @@ class StreamedAnswer(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._events.aclose()
-
-
-def _ping() -> ServerSentEvent:
-    return ServerSentEvent(comment="ping", sep="\n")

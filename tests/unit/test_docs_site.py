@@ -110,7 +110,7 @@ def leads_somewhere(link: str) -> bool:
     target = ROOT / (name or "README.md")
     if not target.exists():
         return False
-    return not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
+    return not anchor or target.suffix != ".md" or anchor in anchors(target.read_text(encoding="utf-8"))
 
 
 def anchors(text: str) -> set[str]:

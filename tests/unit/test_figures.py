@@ -47,7 +47,12 @@ def test_rows_are_written_from_the_comparison_they_link_to(readme_figures, tmp_p
         "native": {key: each[0] for key, each in found.items()},
         "proxima": {key: each[1] for key, each in found.items()},
     }
-    result = {"rounds": 5, "baseline": "native", "arms": [{"name": name} for name in arms], "cases": [{"arms": arms}]}
+    result = {
+        "rounds": 5,
+        "baseline": "native",
+        "arms": [{"name": name} for name in arms],
+        "cases": [{"name": "", "arms": arms}],
+    }
     (tmp_path / "docs/benchmarks/x.json").write_text(json.dumps(result))
     stale = """\
 | preset | figure | native | proxima | ratio |
@@ -71,6 +76,11 @@ def test_rows_are_written_from_the_comparison_they_link_to(readme_figures, tmp_p
     few = readme_figures.rewritten(stale, tmp_path)
     assert "| 0.50 | 0.75 | 1.50 [1.20, 1.80] |" in few
     assert "| 1.23 | 2.35 | 1.90 [1.50, 2.10] |" in few
+    other = {**arms["proxima"], "qps": figure(0, 240)[1]}
+    loads = [{"name": "0.8x", "arms": arms}, {"name": "1.5x", "arms": {**arms, "other": other}}]
+    (tmp_path / "docs/benchmarks/x.json").write_text(json.dumps({**result, "cases": loads}))
+    several = readme_figures.rewritten(stale.replace("x.json)", "x.json#other@1.5x)"), tmp_path)
+    assert "| | requests/s | 123 | 240 | |" in several
 
 
 def test_the_picture_is_that_of_the_results(tmp_path, monkeypatch):

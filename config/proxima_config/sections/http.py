@@ -49,8 +49,8 @@ class ServerSettings(Section):
         default=10.0,
         ge=0,
         le=3600,
-        description="Seconds between comments in a stream that keep proxies and clients from taking it for dead while "
-        "the request waits or its prompt is computed. 0 for none.",
+        description="Seconds between empty lines in a stream that keep proxies and clients from taking it for dead "
+        "while the request waits or its prompt is computed. 0 for none.",
     )
     max_body_bytes: int = Field(
         default=64 * 1024 * 1024,
