@@ -76,11 +76,11 @@ async def _lines(runner: Runner, console: Console, prefix: str) -> None:
         await asyncio.sleep(_LINE_INTERVAL_S)
         now = runner.progress
         console.print(
-            f"{prefix}{_phase(now)}, {now.ended} of {now.planned or '?'} ended, {now.in_flight} in flight, "
+            f"{prefix}{_phase(now)}, {now.ended} of {now.planned} ended, {now.in_flight} in flight, "
             f"{now.errors} errors",
             highlight=False,
         )
 
 
 def _phase(progress: Counts) -> str:
-    return "measuring" if progress.planned else "warm-up"
+    return "measuring" if progress.measuring else "warm-up"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
@@ -20,9 +21,12 @@ from proxima_bench.runner import Run, Runner
 from proxima_bench.target import Target
 from proxima_bench.timeline import timeline
 from proxima_bench.tokens import Vocabulary
-from proxima_bench.workload import Workload, build
+from proxima_bench.workload import Conversation, Workload, build
 from proxima_config.errors import ProximaError
 from proxima_config.forced_length import PROCESSOR
+
+_LOOK_INTERVAL_S = 0.25
+"""How often the lengths of a warm-up's answers are looked at while they come."""
 
 Warn = Callable[[str], None]
 """Told at once what makes the figures doubtful, while there is time to stop; may raise."""
@@ -54,7 +58,7 @@ class Session:
         """Raises ProximaError when the warm-up got no answer at all."""
         runner = Runner(self.client, self.clock)
         with watch(runner) if watch else nullcontext():
-            self._check_warm_up(await runner.warm_up(self.load, self.workload.warmup))
+            await self._warm_up(runner, self.workload.warmup)
             fetches = [partial(self.client.text, url) for url in self.metrics_urls]
             async with server_metrics.sampled(fetches) as server, client_health.watched() as health:
                 run = await runner.measure(self.load, self.workload.measured)
@@ -68,16 +72,26 @@ class Session:
 
     async def probe(self) -> None:
         """Send one request of the warm-up, where there is one. Raises ProximaError as `measure` does."""
-        self._check_warm_up(await Runner(self.client, self.clock).warm_up(self.load, self.workload.warmup[:1]))
+        await self._warm_up(Runner(self.client, self.clock), self.workload.warmup[:1])
 
-    def _check_warm_up(self, records: Sequence[Exchange]) -> None:
+    async def _warm_up(self, runner: Runner, conversations: Sequence[Conversation]) -> None:
+        """Warns once, at the first answer of a wrong length: where none is forced, each can run up to the cap."""
+        records: list[Exchange] = []
+        sending = asyncio.create_task(runner.warm_up(self.load, conversations, records))
+        warned = False
+        try:
+            while not sending.done():
+                await asyncio.wait([sending], timeout=_LOOK_INTERVAL_S)
+                if not warned and (warned := any(_misses(self.load, each) for each in records)):
+                    self.warn(_missed("a warm-up answer", self.load.lengths))
+            await sending
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
         if records and all(record.error for record in records):
             first = records[0]
             cause = f"{first.code} {first.detail}".strip()
             raise ProximaError(f"{self.target.root} answered none of the warm-up requests: {cause}")
-        if missed := _missed_lengths(self.load, records):
-            completed = sum(each.outcome is Outcome.COMPLETED for each in records)
-            self.warn(_missed(missed, completed, self.load.lengths))
 
 
 @asynccontextmanager
@@ -126,12 +140,20 @@ def _missed_lengths(load: Load, exchanges: Sequence[Exchange]) -> int | None:
     """Completed answers that did not have the length asked for; None where lengths are up to the model."""
     if load.lengths is Lengths.NATURAL:
         return None
-    cap = load.cap_tokens if load.lengths is Lengths.FORCED else None
-    return sum(
-        each.usage_tokens is not None and each.usage_tokens != min(each.wanted_tokens, cap or each.wanted_tokens)
-        for each in exchanges
-        if each.outcome is Outcome.COMPLETED
-    )
+    return sum(_misses(load, each) for each in exchanges if each.outcome is Outcome.COMPLETED)
+
+
+def _misses(load: Load, exchange: Exchange) -> bool:
+    """Whether the answer has not, or while it comes is already past, the length that the load asked for."""
+    if load.lengths is Lengths.NATURAL:
+        return False
+    wanted = exchange.wanted_tokens
+    if load.lengths is Lengths.FORCED:
+        wanted = min(wanted, load.cap_tokens)
+    if exchange.outcome is Outcome.COMPLETED:
+        return exchange.usage_tokens is not None and exchange.usage_tokens != wanted
+    # A piece may hold several tokens, so more pieces are more tokens.
+    return len(exchange.token_times_s) > wanted
 
 
 def _warnings(report: dict[str, Any]) -> list[str]:
@@ -143,14 +165,14 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     load, completed = report["load"], report["requests"][Outcome.COMPLETED]
     if missed := load["missed_lengths"]:
-        warnings.append(_missed(missed, completed, Lengths(load["lengths"])))
+        warnings.append(_missed(f"{missed} of {completed} answers", Lengths(load["lengths"])))
     return warnings
 
 
-def _missed(missed: int, completed: int, lengths: Lengths) -> str:
+def _missed(answers: str, lengths: Lengths) -> str:
     cure = (
         f"start the server with --logits-processors {PROCESSOR}, or use --lengths cap or natural"
         if lengths is Lengths.FORCED
         else "the server does not know ignore_eos, or its context is too short"
     )
-    return f"{missed} of {completed} answers did not have the length asked for: {cure}"
+    return f"{answers} did not have the length asked for: {cure}"

@@ -115,7 +115,7 @@ async def _loaded(url: str, plan: ProfilePlan, console: Console, title: str) -> 
     async with measurement.session(Target(url), plan.load) as session:
         sending = asyncio.create_task(session.measure(watch))
         try:
-            while not (seen and seen[0].progress.planned) and not sending.done():
+            while not (seen and seen[0].progress.measuring) and not sending.done():
                 await asyncio.wait([sending], timeout=_POLL_S)
             await asyncio.wait([sending], timeout=plan.after_s)
             if sending.done():

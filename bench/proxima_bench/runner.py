@@ -24,6 +24,8 @@ class Progress:
     """Counts for whoever watches."""
 
     planned: int = 0
+    measuring: bool = False
+    """False in the warm-up."""
     in_flight: int = 0
     ended: int = 0
     errors: int = 0
@@ -50,15 +52,14 @@ class Runner:
     clock: Clock
     progress: Progress = field(default_factory=Progress)
 
-    async def warm_up(self, load: Load, conversations: Sequence[Conversation]) -> list[Exchange]:
-        """Send conversations that are not measured, and wait for their answers."""
+    async def warm_up(self, load: Load, conversations: Sequence[Conversation], records: list[Exchange]) -> None:
+        """Send conversations that are not measured, and wait for their answers; ``records`` grows meanwhile."""
+        self.progress = Progress(planned=_turns(conversations))
         at_once = load.shape.concurrency if isinstance(load.shape, Closed) else len(conversations)
-        records: list[Exchange] = []
         await self._closed(load, conversations, max(1, at_once), records)
-        return records
 
     async def measure(self, load: Load, conversations: Sequence[Conversation]) -> Run:
-        self.progress = Progress(planned=sum(len(conversation.turns) for conversation in conversations))
+        self.progress = Progress(planned=_turns(conversations), measuring=True)
         records: list[Exchange] = []
         start_s = self.clock()
         if isinstance(load.shape, Closed):
@@ -112,6 +113,10 @@ class Runner:
             self.progress.ended += 1
             self.progress.errors += record.error
             self.progress.output_tokens += record.output_tokens
+
+
+def _turns(conversations: Sequence[Conversation]) -> int:
+    return sum(len(conversation.turns) for conversation in conversations)
 
 
 async def _all(clients: Iterable[Coroutine[Any, Any, None]]) -> None:

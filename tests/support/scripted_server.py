@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from proxima_bench.loads import Load
-from proxima_bench.measurement import Measurement, Watch, session
+from proxima_bench.measurement import Measurement, Warn, Watch, session
 from proxima_bench.target import Target
 
 HANG = float("inf")
@@ -182,14 +182,19 @@ async def serving(server: ScriptedServer, socket: Path) -> AsyncIterator[aiohttp
 
 
 async def measure(
-    server: ScriptedServer, load: Load, folder: Path, watch: Watch | None = None, metrics_urls: Sequence[str] = ()
+    server: ScriptedServer,
+    load: Load,
+    folder: Path,
+    watch: Watch | None = None,
+    metrics_urls: Sequence[str] = (),
+    warn: Warn = lambda _text: None,
 ) -> Measurement:
     """One measurement whose clock is the loop's own."""
     clock = asyncio.get_running_loop().time
     async with (
         serving(server, folder / "socket") as connector,
         session(
-            Target("http://scripted"), load, metrics_urls=metrics_urls, clock=clock, connector=connector
+            Target("http://scripted"), load, metrics_urls=metrics_urls, clock=clock, connector=connector, warn=warn
         ) as connected,
     ):
         return await connected.measure(watch)

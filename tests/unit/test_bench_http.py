@@ -292,6 +292,24 @@ def test_what_the_server_says_about_itself(bench):
     }
 
 
+@pytest.mark.parametrize(
+    ("pieces", "warned_s"), [pytest.param(40, 3.5, id="too long"), pytest.param(2, 1.5, id="too short")]
+)
+def test_a_length_that_is_not_forced_is_pointed_out_while_the_warm_up_runs(tmp_path, pieces, warned_s):
+    warned = []
+    server = ScriptedServer(lambda *_: Script((0.6875,) * pieces))
+    values = {"requests": 1, "warmup": 8, "prompts": {"kind": "synthetic", "output_tokens": 4}}
+    load = loads.build({**values, "shape": {"kind": "closed", "concurrency": 2}})
+
+    def warn(text):
+        warned.append((text, asyncio.get_running_loop().time()))
+
+    run(measure(server, load, tmp_path, warn=warn))
+    assert [(text.split(":")[0], time_s) for text, time_s in warned] == [
+        ("a warm-up answer did not have the length asked for", warned_s)
+    ]
+
+
 def test_progress_shows_how_far_it_is(tmp_path):
     def script(number, _):
         return Script(status=500) if number == 2 else Script((1.125,))
@@ -302,6 +320,7 @@ def test_progress_shows_how_far_it_is(tmp_path):
     run(measure(server, load, tmp_path, partial(live.watching, console=console)))
     shown = console.file.getvalue()
     assert "warm-up" in shown
+    assert "0/1" in shown
     assert "0/4" in shown
     assert "3/4" in shown
     assert "1 in flight" in shown
