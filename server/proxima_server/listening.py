@@ -6,13 +6,17 @@ import errno
 import os
 import socket
 
-from proxima_config.errors import ProximaError
+from proxima_config.errors import ProximaError, UsageError
 
 BACKLOG = 2048
 
 
 class ListenError(ProximaError):
     """The address cannot be listened on; the message says why."""
+
+
+class HostError(ListenError, UsageError):
+    """What was given as host can be the name of none."""
 
 
 def listen(host: str, port: int, flag: str = "") -> socket.socket:
@@ -23,6 +27,9 @@ def listen(host: str, port: int, flag: str = "") -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise ListenError(f"cannot listen on host {host}: {error.strerror}") from error
+    except UnicodeError as error:
+        # An empty or overlong part between two dots, which Python finds before it asks for the name.
+        raise HostError(f"{host} is no host name; choose another with --{flag}host") from error
     listening = socket.socket(family, kind, protocol)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

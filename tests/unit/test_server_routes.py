@@ -106,6 +106,14 @@ def test_a_foreign_address_is_named():
         listen("192.0.2.1", 0)
 
 
+def test_a_host_that_is_no_name_is_a_wrong_setting():
+    with pytest.raises(
+        ListenError, match=r"not\.\.a\.\.host is no host name; choose another with --admin-host"
+    ) as caught:
+        listen("not..a..host", 0, "admin-")
+    assert caught.value.exit_code == 2
+
+
 def test_port_zero_takes_a_free_one():
     with listen("127.0.0.1", 0) as listening:
         assert url(listening).rpartition(":")[2] != "0"
