@@ -68,7 +68,9 @@ class Drain:
         for task in ended:
             task.cancel()
         if self._active:
-            _logger.warning("the time to drain is over: %d requests are ended with an error", self.remaining)
+            why = "a second signal called the drain off" if self._called_off.is_set() else "the time to drain is over"
+            those = "1 request is" if self.remaining == 1 else f"{self.remaining} requests are"
+            _logger.warning("%s: %s ended with an error", why, those)
             for work in list(self._active):
                 work.cut()
 

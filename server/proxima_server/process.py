@@ -69,6 +69,9 @@ async def _serve(
             task.cancel()
         # A forced exit skips the application's own shutdown.
         await gateway.stop(now=server.force_exit)
+        if server.force_exit:
+            # Else it would be cancelled with the loop, which uvicorn logs as an error.
+            await server.lifespan.shutdown()
     # What fails after a drain has begun has not failed: someone may have ended all processes of the engine as well.
     if gateway.error is not None and not gateway.drain.draining:
         raise gateway.error

@@ -195,4 +195,6 @@ def test_an_operator_drains_it_and_a_second_signal_ends_it_now_and_tells_who_is_
     assert json.loads(events[-1])["error"]["code"] == "server_draining"
     assert "[DONE]" not in events
     assert gateway.wait_exit() == 128 + signal.SIGTERM
+    assert "a second signal called the drain off: 1 request is ended with an error" in gateway.log()
+    assert "Traceback" not in gateway.log()
     assert not any(process.is_running() for process in engine)

@@ -154,7 +154,7 @@ async def test_the_first_signal_drains_and_the_second_ends_the_process_now():
             loop.remove_signal_handler(number)
 
 
-async def test_a_drain_that_is_called_off_tells_the_rest():
+async def test_a_drain_that_is_called_off_tells_the_rest(caplog):
     async with fake_gateway(lifecycle={"drain_s": 3600}) as gateway:
         await gateway.ready()
         stream = await begin(gateway, stream=True)
@@ -162,3 +162,4 @@ async def test_a_drain_that_is_called_off_tells_the_rest():
         gateway.gateway.drain.call_off()
         await asyncio.wait_for(gateway.stopped, 5)
         assert '"server_draining"' in (await stream).text
+    assert "a second signal called the drain off: 1 request is ended with an error" in caplog.text
