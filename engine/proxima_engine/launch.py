@@ -163,6 +163,8 @@ def keep_kv_of_those_who_yield(settings: ProximaSettings, vllm_config: VllmConfi
     connector of the user's, in whatever way he asked for it.
     """
     if not settings.swap.enabled:
+        if settings.swap.host_bytes:
+            logger.warning("swap.host_bytes does nothing without swap.enabled (--swap)")
         return
     from proxima_engine.swap.setup import reason_against, transfer_config
 

@@ -111,6 +111,17 @@ def test_a_folder_that_is_no_model(doctor, tmp_path):
     code, found = doctor(str(tmp_path))
     assert code == 1
     assert "holds no config.json" in found["model"][0][1]
+    assert found["model"][0][2] == "give the folder that has it, or the name of a model"
+
+
+def test_a_model_whose_configuration_broke_off(doctor, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text("{")
+    code, found = doctor(str(tmp_path))
+    assert code == 1
+    assert found["model"] == [
+        ("blocker", f"{config} is no JSON object", "get the model's files anew, or name another folder")
+    ]
 
 
 def test_libraries_to_preload_that_are_not_there(doctor, monkeypatch):
@@ -275,6 +286,18 @@ class TestCombinations:
                 "--max-model-len 9000 is more than the 8192 tokens the model was made for",
                 "--max-model-len 8192",
                 id="context",
+            ),
+            pytest.param(
+                "--max-model-len 9000 --num-gpu-blocks-override 100",
+                "--max-model-len 9000 is more than the 8192 tokens the model was made for",
+                "--max-model-len 3168, which is what the KV pool holds",
+                id="context_and_few_blocks",
+            ),
+            pytest.param(
+                "--max-model-len 9000 --num-gpu-blocks-override 260",
+                "--max-model-len 9000 is more than the 8192 tokens the model was made for",
+                "--max-model-len 8192",
+                id="context_and_blocks_enough_for_it",
             ),
             pytest.param(
                 "--num-gpu-blocks-override 100",

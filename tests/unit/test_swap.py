@@ -468,6 +468,13 @@ def test_it_is_set_up_where_it_is_asked_for_and_can_be(
     assert (config.kv_transfer_config is not None) is expected
 
 
+def test_room_for_what_is_not_kept_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
+    config = engine_config()
+    keep_kv_of_those_who_yield(ProximaSettings(swap={"host_bytes": 1 << 30}), config)
+    assert config.kv_transfer_config is None
+    assert "swap.host_bytes does nothing without swap.enabled" in caplog.text
+
+
 def test_a_connector_of_the_users_own_stays(caplog: pytest.LogCaptureFixture) -> None:
     config = engine_config()
     config.kv_transfer_config = own = transfer_config(config, 1).__class__()

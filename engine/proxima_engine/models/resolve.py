@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -52,8 +53,24 @@ def _checked(path: Path) -> Path:
         raise ModelError(f"{path} is a file; give the folder that holds the model's config.json")
     # params.json is what Mistral's own format has instead.
     if not any((path / name).is_file() for name in ("config.json", "params.json")):
-        raise ModelError(f"folder {path} holds no config.json, so it is not a model in Hugging Face format")
+        raise ModelError(
+            f"folder {path} holds no config.json, so it is not a model in Hugging Face format; give the folder that "
+            "has it, or the name of a model"
+        )
+    if (config := path / "config.json").is_file():
+        _check_config(config)
     return path
+
+
+def _check_config(path: Path) -> None:
+    try:
+        whole = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+    except ValueError:
+        whole = False
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}); see its owner and mode") from error
+    if not whole:
+        raise ModelError(f"{path} is no JSON object; get the model's files anew, or name another folder")
 
 
 def _nearest_embedded(name: str) -> str:

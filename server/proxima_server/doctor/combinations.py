@@ -68,13 +68,15 @@ def _lengths(subject: Subject) -> Iterator[Finding]:
     if not isinstance(length, int):
         return
     stretched = any(subject.model_config.get(key) for key in ("rope_scaling", "rope_parameters"))
+    pool = _pool_tokens(subject)
     if isinstance(context, int) and length > context and not stretched and not subject.flag("hf_overrides"):
+        small = pool is not None and pool < context
         yield blocker(
             f"--max-model-len {length} is more than the {context} tokens the model was made for",
-            f"--max-model-len {context}",
+            f"--max-model-len {pool}, which is what the KV pool holds" if small else f"--max-model-len {context}",
         )
     # -1 is `auto`: vLLM then takes what fits.
-    if asked != -1 and (pool := _pool_tokens(subject)) is not None and pool < length:
+    elif asked != -1 and pool is not None and pool < length:
         yield blocker(
             f"the KV pool holds {pool} tokens, one request may have {length}",
             f"--max-model-len {pool}, or a larger pool (--kv-cache-memory-bytes, --num-gpu-blocks-override)",
