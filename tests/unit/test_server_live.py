@@ -88,6 +88,21 @@ async def test_host_memory_is_shown_where_there_is_some():
     assert [(rank["host_blocks_total"], rank["host_blocks_used"]) for rank in document["ranks"]] == [(400, 30)] * 2
 
 
+async def test_a_request_of_which_only_the_scheduler_has_seen_tokens_is_not_late():
+    async with fake_gateway(scheduler={"ttft_s": 30}) as gateway:
+        await gateway.ready()
+        gateway.serving.wait_first.clear()
+        asking = asyncio.create_task(gateway.client.post("/v1/completions", json=BODY))
+        while not gateway.serving.bodies:
+            await asyncio.sleep(0)
+        held = state(f"{gateway.serving.engine_ids[0]}-0123abcd", Phase.DECODE, output_tokens=5)
+        gateway.runtime.snapshot_receiver.requests[0] = [held]
+        (row,) = (await live(gateway))["requests"]
+        gateway.serving.wait_first.set()
+        await asking
+    assert (row["output_tokens"], row["slack_s"]) == (5, None)
+
+
 @pytest.mark.parametrize(
     ("phase", "reason", "start_s"),
     [

@@ -51,6 +51,7 @@ def _row(
     age_s = now_s - record.arrived_s
     phase = _phase(record, states, told=told)
     waiting = [state for state in states if state.reason]
+    output_tokens = max(record.output_tokens, sum(state.output_tokens for state in states))
     starts_s = [state.start_s for state in waiting if state.start_s is not None]
     return {
         "id": record.request_id,
@@ -59,10 +60,10 @@ def _row(
         "reason": waiting[0].reason if waiting else None,
         "age_s": round(age_s, 2),
         "prompt_tokens": record.prompt_tokens or sum(state.prompt_tokens for state in states),
-        "output_tokens": max(record.output_tokens, sum(state.output_tokens for state in states)),
+        "output_tokens": output_tokens,
         "blocks": by_rank.total(),
         "blocks_by_rank": by_rank,
-        "slack_s": _slack_s(record, age_s, ttft_s),
+        "slack_s": _slack_s(record, output_tokens, age_s, ttft_s),
         "start_s": round(min(starts_s), 2) if starts_s else None,
     }
 
@@ -80,10 +81,11 @@ def _phase(record: RequestRecord, states: list[RequestState], *, told: bool) -> 
     return Phase.WAITING if told else Phase.ENGINE
 
 
-def _slack_s(record: RequestRecord, age_s: float, ttft_s: float) -> float | None:
+def _slack_s(record: RequestRecord, output_tokens: int, age_s: float, ttft_s: float) -> float | None:
     """Seconds until the next of its deadlines passes, below 0 when it has; None for none."""
     total_s = record.done_within_s
-    if record.output_tokens:
+    # Not the record's own count: it has none before an answer in one piece is whole.
+    if output_tokens:
         return None if total_s is None else round(total_s - age_s, 2)
     first_s = ttft_s if record.first_token_within_s is None else record.first_token_within_s
     return round(min(first_s, first_s if total_s is None else total_s) - age_s, 2)
