@@ -22,12 +22,13 @@ def is_secret(name: str) -> bool:
 def shown(name: str, value: Any) -> Any:
     """The value as it may be printed: secrets masked at any depth, logins cut out of URLs.
 
-    true and false stay: ``hf_token: true`` only says that the stored login is used.
+    true and false stay: ``hf_token: true`` only says that the stored login is used. So does an empty value: none
+    is set.
     """
     if isinstance(value, dict):
         return {key: shown(MASK if is_secret(name) else str(key), inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [shown(name, item) for item in value]
-    if is_secret(name) and value is not None and not isinstance(value, bool):
+    if is_secret(name) and value not in (None, "") and not isinstance(value, bool):
         return MASK
     return _URL_LOGIN.sub(MASK, value) if isinstance(value, str) else value

@@ -133,3 +133,8 @@ def test_what_counts_as_a_secret(name, secret):
 def test_using_the_stored_login_is_no_secret():
     assert shown("hf_token", True) is True
     assert shown("hf_token", None) is None
+
+
+def test_a_secret_that_is_not_set_is_seen_to_be_none(run):
+    lines = [line.split() for line in run("show")[1].splitlines()]
+    assert [line[1] for line in lines if line[0] in ("admin.token", "auth.api_keys")] == ['""', '""']
