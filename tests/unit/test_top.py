@@ -118,6 +118,20 @@ async def test_what_a_native_scheduler_does_not_tell_is_not_shown_as_zero():
     assert "yields -   preempted -   backfills -   rejected 0" in text
 
 
+@pytest.mark.parametrize(
+    ("phase", "why"),
+    [
+        pytest.param("starting", "the engine is loading", id="loading"),
+        pytest.param("failed", "there is no engine", id="failed"),
+        pytest.param("ready", "this scheduler does not tell", id="native"),
+    ],
+)
+async def test_it_says_why_nothing_is_known_of_the_pool(phase, why):
+    document = await document_of(0, phase=phase)
+    document["ranks"] = []
+    assert f"KV      unknown: {why}" in drawn(document)
+
+
 async def test_an_idle_gateway_has_no_requests():
     assert "No requests." in "\n".join(drawn(await document_of(0)))
 
@@ -155,7 +169,7 @@ async def test_without_once_there_is_a_line_for_each_second_until_the_gateway_en
 @pytest.mark.parametrize(
     ("url", "code", "message"),
     [
-        pytest.param("http://127.0.0.1:9", 1, "Connection refused", id="nobody_there"),
+        pytest.param("http://127.0.0.1:9", 1, "Connection refused; is `proxima serve` running", id="nobody_there"),
         pytest.param("127.0.0.1:8000", 2, "must be like http://127.0.0.1:8000", id="no_scheme"),
         pytest.param("ftp://127.0.0.1", 2, "must be like http://127.0.0.1:8000", id="other_scheme"),
         pytest.param("http://127.0.0.1:port", 2, "must be like http://127.0.0.1:8000", id="no_port"),

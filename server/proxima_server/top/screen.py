@@ -33,7 +33,7 @@ def screen(document: Document, height: int | None = None, width: int = 80) -> Re
     return Group(
         _title(document),
         _load(document),
-        *([_pool(rank, width) for rank in pools] or [Text("KV      unknown: this scheduler does not tell", "dim")]),
+        *([_pool(rank, width) for rank in pools] or [_no_pool(document["gateway"])]),
         *swaps,
         _latency(document),
         _counts(document),
@@ -89,6 +89,13 @@ def _pool(rank: Document, width: int) -> Text:
         f" {used:>6}/{total} {share:3.0f} %",
         (f"  peak {peak}", "yellow" if peak > used else "dim"),
     )
+
+
+def _no_pool(gateway: Document) -> Text:
+    if gateway["phase"] == "starting":
+        return Text("KV      unknown: the engine is loading", "dim")
+    why = "this scheduler does not tell" if gateway["phase"] == "ready" else "there is no engine"
+    return Text(f"KV      unknown: {why}", "dim")
 
 
 def _swaps(swap: Document) -> Text:

@@ -66,7 +66,10 @@ class Source:
             raise SourceError(message) from error
         except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise SourceError(f"{self._url}: {reason}") from error
+            hint = (
+                "; is `proxima serve` running, and on this port?" if isinstance(reason, ConnectionRefusedError) else ""
+            )
+            raise SourceError(f"{self._url}: {reason}{hint}") from error
         return response
 
     def _read(self, response: http.client.HTTPResponse, *, line: bool = False) -> bytes:
