@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from proxima_config.hints import RequestClass
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.validation import wrong
 
 Body = Mapping[str, Any]
 
@@ -128,10 +129,7 @@ def request_class(body: Body) -> RequestClass | None:
     if tier is None:
         return None
     if not isinstance(tier, str) or tier not in _TIERS:
-        names = ", ".join(_TIERS)
-        raise APIError(
-            ErrorCode.INVALID_VALUE, f"Invalid '{SERVICE_TIER}': it must be one of {names}", param=SERVICE_TIER
-        )
+        raise wrong(SERVICE_TIER, f"it must be one of {', '.join(_TIERS)}", tier)
     return _TIERS[tier]
 
 

@@ -7,7 +7,7 @@ no client knows; both tell clients that all went well. Here whatever fails raise
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -25,7 +25,7 @@ _REPEATED, _STOPPED = '"finish_reason":"repetition"', '"finish_reason":"stop"'
 FINISH_REASONS: Mapping[str, str] = {"repetition": "stop"}
 """What vLLM says and OpenAI's clients do not know."""
 
-Translate = Callable[[Mapping[str, Any]], APIError]
+Translate = Callable[[Mapping[str, Any]], Awaitable[APIError]]
 """Makes the error of our taxonomy from vLLM's."""
 
 
@@ -37,7 +37,7 @@ async def openai_events(
     async with aclosing(source):
         async for event in source:
             if event.startswith(ERROR_PREFIX):
-                raise translate(json.loads(event.removeprefix("data: "))["error"])
+                raise await translate(json.loads(event.removeprefix("data: "))["error"])
             if _ABORTED in event:
                 raise APIError(ErrorCode.ENGINE_UNAVAILABLE, GAVE_UP)
             if _REPEATED in event:
@@ -53,7 +53,7 @@ async def response_events(source: AsyncGenerator[Any, None], translate: Translat
         async for event in source:
             kind = getattr(event, "type", "error")
             if kind == "error":
-                raise translate(event.model_dump().get("error", {}))
+                raise await translate(event.model_dump().get("error", {}))
             yield f"event: {kind}\ndata: {event.model_dump_json(by_alias=True)}\n\n"
 
 
@@ -63,7 +63,7 @@ async def message_events(source: AsyncGenerator[str, None], translate: Translate
         async for event in source:
             if event.startswith("event: error\n"):
                 # What vLLM says there is that the chat's error is no chunk of a chat.
-                raise translate({"code": 500, "message": ""})
+                raise await translate({"code": 500, "message": ""})
             yield event
 
 

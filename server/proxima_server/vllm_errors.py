@@ -28,6 +28,7 @@ _WORD = re.compile(r"[a-z][a-z0-9_]*")
 # vLLM's own names of what clients know under another.
 _PROMPT_PARAMS = ("messages", "prompt", "input")
 _GRAMMAR_PARAMS = ("response_format", "structured_outputs", "text", "output_config", "tools")
+_LOGPROBS_PARAMS = ("top_logprobs", "logprobs")
 _OUTPUT_PARAMS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 
 
@@ -54,6 +55,8 @@ class ErrorTranslator:
         code = ErrorCode.NOT_SUPPORTED if error.code == HTTPStatus.NOT_IMPLEMENTED else code_of_status(error.code)
         message = _SOURCE_NOTE.sub("", _PARAMETER_NOTE.sub("", error.message))
         param = _param(error.param, message, body)
+        if param in _LOGPROBS_PARAMS:
+            message = message.replace("sample logprobs", param)
         if code is ErrorCode.NOT_FOUND and (param == "model" or _UNKNOWN_MODEL.search(message)):
             code, param = ErrorCode.MODEL_NOT_FOUND, "model"
         elif code is ErrorCode.INVALID_VALUE and _CONTEXT_LENGTH.search(message):
@@ -73,14 +76,17 @@ def _param(param: str | None, message: str, body: Mapping[str, Any]) -> str | No
     """The parameter an error of vLLM is about, by the name that the client used."""
     if param is None:
         words = _WORD.findall(message.lower())
-        candidates = [word for word in words if "_" in word]
+        # It is the model that is not multimodal, but the prompt that has to change.
+        candidates = [*_PROMPT_PARAMS] if "multimodal" in words else []
+        candidates += [word for word in words if "_" in word]
         candidates += _GRAMMAR_PARAMS if {"schema", "grammar", "regex"} & {*words} else ()
         candidates += ["chat_template"] if {"chat", "template"} <= {*words} else []
         candidates += words
-        candidates += _PROMPT_PARAMS if {"conversation", "multimodal", "role", "roles"} & {*words} else ()
+        candidates += _PROMPT_PARAMS if {"conversation", "role", "roles", "vocabulary"} & {*words} else ()
         return next((word for word in candidates if word in body), None)
-    if param == "input_tokens":
+    if param in ("input_text", "input_tokens"):
         return next((name for name in _PROMPT_PARAMS if name in body), param)
-    if param in _OUTPUT_PARAMS:
-        return next((name for name in _OUTPUT_PARAMS if name in body), param)
+    for names in (_OUTPUT_PARAMS, _LOGPROBS_PARAMS):
+        if param in names:
+            return next((name for name in names if name in body), param)
     return "previous_response_id" if param == "response_id" else param

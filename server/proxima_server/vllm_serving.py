@@ -6,9 +6,10 @@ responses and events; here its requests are validated and its errors become erro
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +22,7 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.tokenize.protocol import DetokenizeRequest
 from vllm.renderers.chat_utils import MM_PARSER_MAP
 from vllm.tool_parsers import ToolParserManager
 
@@ -32,7 +34,7 @@ from proxima_server.observability.record import RequestRecord, current
 from proxima_server.schema_limits import check_repetitions
 from proxima_server.serving import Answer
 from proxima_server.shapes import mismatches
-from proxima_server.validation import invalid, validation_error
+from proxima_server.validation import invalid, validation_error, wrong
 from proxima_server.vllm_endpoints import ENDPOINTS, Endpoint
 from proxima_server.vllm_errors import REQUEST_ERRORS, ErrorTranslator
 from proxima_server.vllm_grammars import can_constrain, check_grammar
@@ -41,6 +43,9 @@ _logger = logging.getLogger(__name__)
 
 # Of Python, raised where vLLM's validators meet a combination of values that nobody thought of.
 _CONFUSED = (AttributeError, LookupError, AssertionError, RecursionError)
+
+_CAUSE_S = 1.0
+"""How long a request of an engine that died waits for the cause."""
 
 # All that vLLM's handlers read from headers and clients may say: the rest (priority, rank) is for the door to decide.
 _PASSED_HEADERS = frozenset({b"traceparent", b"tracestate"})
@@ -67,9 +72,9 @@ class VLLMServing:
         except ValidationError as error:
             raise validation_error(error, body) from error
         except REQUEST_ERRORS as error:
-            raise self._errors.exception(record.failure or error, body) from error
+            raise await self._exception(record.failure or error, body) from error
         if isinstance(result, ErrorResponse):
-            raise self._failed(result, body, record)
+            raise await self._failed(result, body, record)
         if isinstance(result, BaseModel):
             return _document(result, notes)
         return result if isinstance(result, Response) else self._stream(path, result, body, notes.service_tier)
@@ -105,9 +110,11 @@ class VLLMServing:
             # A template of the request's own may know any role.
             own_template = body.get("chat_template") is not None
             messages.check(body["messages"], self._chat if endpoint.any_role and not own_template else None)
-        wrong = mismatches(endpoint.shapes[model], body)
-        if wrong:
-            raise invalid(wrong, body)
+        mismatched = mismatches(endpoint.shapes[model], body)
+        if mismatched:
+            raise invalid(mismatched, body)
+        if model is DetokenizeRequest:
+            self._check_tokens(body["tokens"])
         check_repetitions(body)
         schemas.check(body)
         check_grammar(body)
@@ -141,6 +148,15 @@ class VLLMServing:
         refused: ErrorResponse | None = await handler._check_model(parsed)  # noqa: SLF001 - in the contract
         return refused
 
+    def _check_tokens(self, tokens: list[int]) -> None:
+        """Raises APIError for one that stands for nothing, of which vLLM makes an empty text."""
+        client = self._state.engine_client
+        # Each may have tokens that the other has not; with --skip-tokenizer-init there is no tokenizer.
+        size = max(getattr(client.tokenizer, "max_token_id", -1) + 1, client.vllm_config.model_config.get_vocab_size())
+        for index, token in enumerate(tokens):
+            if token >= size:
+                raise wrong(f"tokens[{index}]", f"the vocabulary has {size} tokens, from 0 to {size - 1}", token)
+
     @cached_property
     def _chat(self) -> messages.Chat:
         tokenizer = self._state.engine_client.tokenizer
@@ -154,20 +170,31 @@ class VLLMServing:
 
         return messages.Chat(template_knows, tuple(MM_PARSER_MAP))
 
-    def _failed(self, response: ErrorResponse, body: Mapping[str, Any], record: RequestRecord) -> APIError:
+    async def _failed(self, response: ErrorResponse, body: Mapping[str, Any], record: RequestRecord) -> APIError:
         """The error of a request that vLLM answers with `response`: what the engine said is more precise."""
         if record.failure is not None:
-            return self._errors.exception(record.failure, body)
+            return await self._exception(record.failure, body)
+        await self._cause_is_known()
         return self._errors.response(response, body)
+
+    async def _exception(self, error: Exception, body: Mapping[str, Any]) -> APIError:
+        await self._cause_is_known()
+        return self._errors.exception(error, body)
+
+    async def _cause_is_known(self) -> None:
+        """Return once it is known why the engine died, if it did: its requests end before its process is examined."""
+        if self._state.engine_client.errored and self._runtime.failure is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._runtime.failed.wait(), _CAUSE_S)
 
     def _stream(
         self, path: str, source: Any, body: dict[str, Any], service_tier: str | None
     ) -> AsyncGenerator[str, None]:
         record = current()
 
-        def translate(error: Mapping[str, Any]) -> APIError:
+        async def translate(error: Mapping[str, Any]) -> APIError:
             complete = {"message": "", "type": "", "code": 500, **error}
-            return self._failed(ErrorResponse.model_validate({"error": complete}), body, record)
+            return await self._failed(ErrorResponse.model_validate({"error": complete}), body, record)
 
         if path == "/v1/responses":
             events = streaming.response_events(source, translate)
@@ -186,7 +213,7 @@ class VLLMServing:
                 async for event in events:
                     yield event
             except REQUEST_ERRORS as error:
-                raise self._errors.exception(record.failure or error, body) from error
+                raise await self._exception(record.failure or error, body) from error
 
     @cached_property
     def _inactive(self) -> tuple[str, ...]:

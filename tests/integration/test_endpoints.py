@@ -55,6 +55,8 @@ def test_tokens_and_back(http):
     tokenized = http.post("/tokenize", json={"prompt": "Hello, world"}).json()
     assert tokenized["count"] == len(tokenized["tokens"])
     assert http.post("/detokenize", json={"tokens": tokenized["tokens"]}).json() == {"prompt": "Hello, world"}
+    refused = http.post("/detokenize", json={"tokens": [1, 10**6]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens[1]")
     chat = http.post("/tokenize", json={"messages": [{"role": "user", "content": "Hello"}]}).json()
     assert chat["count"] > tokenized["count"]
 

@@ -99,6 +99,13 @@ def test_a_schema_no_text_can_be_generated_for_is_a_bad_request(http, stream, sc
         pytest.param(
             {"messages": [{"role": "user", "content": "a " * 5000}]}, "context_length_exceeded", "messages", id="prompt"
         ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": "a " * 500_000}]},
+            "context_length_exceeded",
+            "messages",
+            id="book",
+        ),
+        pytest.param({"logprobs": True, "top_logprobs": 1000}, "invalid_value", "top_logprobs", id="top_logprobs"),
         pytest.param({"messages": None}, "invalid_value", "messages", id="null"),
         pytest.param({"messages": []}, "invalid_value", "messages", id="empty"),
         pytest.param({"top_p": 5}, "invalid_value", "top_p", id="top_p"),

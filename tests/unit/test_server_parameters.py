@@ -144,11 +144,14 @@ def test_auto_is_the_class_of_the_key() -> None:
     assert parameters.request_class({"service_tier": "auto"}) is None
 
 
-@pytest.mark.parametrize("tier", ["gold", 5, {}, ["flex"]])
-def test_unknown_tiers_are_refused(tier: object) -> None:
+@pytest.mark.parametrize(
+    ("tier", "told"), [("gold", '"gold"'), (5, "5"), ({}, "an object"), (["flex"], "an array")], ids=str
+)
+def test_unknown_tiers_are_refused(tier: object, told: str) -> None:
     with pytest.raises(APIError) as refused:
         parameters.request_class({"service_tier": tier})
     assert refused.value.param == "service_tier"
+    assert refused.value.message.endswith(f"flex, priority (got {told})")
 
 
 def test_a_long_request_is_reported_as_default() -> None:

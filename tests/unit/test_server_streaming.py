@@ -20,7 +20,7 @@ async def source(events: Iterable[Any]) -> AsyncGenerator[Any, None]:
         yield event
 
 
-def translate(error: Any) -> APIError:
+async def translate(error: Any) -> APIError:
     return APIError(ErrorCode.INVALID_VALUE, f"translated {error['code']}")
 
 

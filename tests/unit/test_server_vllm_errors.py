@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +19,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from proxima_config.settings import ProximaSettings
 from proxima_server.errors import APIError, ErrorCode
+from proxima_server.vllm_errors import ErrorTranslator
 from proxima_server.vllm_serving import VLLMServing
 
 PATH = "/v1/completions"
@@ -44,17 +47,29 @@ class _Handler:
 
 def serving(outcome: object, *, dead: bool = False) -> VLLMServing:
     runtime = SimpleNamespace(
-        failure="the engine died: EngineCore was ended by SIGKILL" if dead else None, settings=ProximaSettings()
+        failure="the engine died: EngineCore was ended by SIGKILL" if dead else None,
+        failed=asyncio.Event(),
+        settings=ProximaSettings(),
     )
-    state = State({"openai_serving_completion": _Handler(outcome), "engine_client": engine_client(dead)})
+    handler = _Handler(outcome)
+    state = State(
+        {
+            "openai_serving_completion": handler,
+            "serving_tokenization": handler,
+            "engine_client": engine_client(dead),
+        }
+    )
     return VLLMServing(runtime, state)  # type: ignore[arg-type]
 
 
 def engine_client(dead: bool) -> SimpleNamespace:
     config = SimpleNamespace(
-        scheduler_config=SimpleNamespace(policy="fcfs"), kv_transfer_config=None, ec_transfer_config=None
+        scheduler_config=SimpleNamespace(policy="fcfs"),
+        kv_transfer_config=None,
+        ec_transfer_config=None,
+        model_config=SimpleNamespace(get_vocab_size=lambda: 290),
     )
-    return SimpleNamespace(errored=dead, vllm_config=config)
+    return SimpleNamespace(errored=dead, vllm_config=config, tokenizer=SimpleNamespace(max_token_id=299))
 
 
 def request() -> Request:
@@ -120,6 +135,72 @@ async def test_a_dead_engine_is_named_as_the_cause():
 async def test_the_parameter_is_said_once():
     error = await translated(VLLMValidationError("must be positive", parameter="top_k", value=-3))
     assert (error.message, error.param) == ("must be positive", "top_k")
+
+
+@pytest.mark.parametrize(
+    ("error", "body", "param"),
+    [
+        pytest.param(VLLMValidationError("long", parameter="input_text"), {"messages": []}, "messages", id="chat"),
+        pytest.param(VLLMValidationError("long", parameter="input_text"), {"prompt": "a"}, "prompt", id="prompt"),
+        pytest.param(
+            ValueError("Token id 9 is out of vocabulary"), {"model": "m", "prompt": [9]}, "prompt", id="token"
+        ),
+        pytest.param(ValueError("m is not a multimodal model"), {"model": "m", "messages": []}, "messages", id="image"),
+        pytest.param(
+            VLLMValidationError("of", parameter="logprobs"),
+            {"logprobs": True, "top_logprobs": 9},
+            "top_logprobs",
+            id="top_logprobs",
+        ),
+    ],
+)
+def test_the_parameter_has_the_name_that_the_client_used(error, body, param):
+    assert ErrorTranslator(lambda: None).exception(error, body).param == param
+
+
+def test_logprobs_have_the_name_that_the_client_used():
+    error = VLLMValidationError("Requested sample logprobs of 9, which is greater", parameter="logprobs", value=9)
+    translated = ErrorTranslator(lambda: None).exception(error, {"logprobs": True, "top_logprobs": 9})
+    assert translated.message == "Requested top_logprobs of 9, which is greater"
+
+
+async def streamed(layer: VLLMServing) -> None:
+    events = await layer.answer(PATH, {"prompt": "a", "stream": True}, request())
+    async for _ in events:  # type: ignore[union-attr]
+        pass
+
+
+async def whole(layer: VLLMServing) -> None:
+    await layer.answer(PATH, {"prompt": "a"}, request())
+
+
+async def dies() -> AsyncGenerator[str, None]:
+    yield 'data: {"error": {"message": "EngineCore died", "type": "InternalServerError", "code": 500}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("outcome", "answered"),
+    [pytest.param(EngineDeadError(), whole, id="whole"), pytest.param(dies(), streamed, id="stream")],
+)
+async def test_the_cause_of_a_death_is_known_a_moment_after_the_death(outcome, answered):
+    layer = serving(outcome, dead=True)
+    layer._runtime.failure = None
+    answering = asyncio.create_task(answered(layer))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not answering.done()
+    layer._runtime.failure = "the engine died: EngineCore was ended by SIGKILL"
+    layer._runtime.failed.set()
+    with pytest.raises(APIError, match="SIGKILL"):
+        await answering
+
+
+async def test_a_token_that_is_in_no_vocabulary_has_no_text():
+    with pytest.raises(APIError) as caught:
+        await serving(None).answer("/detokenize", {"tokens": [299, 300]}, request())
+    assert (caught.value.code, caught.value.param) == (ErrorCode.INVALID_VALUE, "tokens[1]")
+    assert "300 tokens" in caught.value.message
+    assert "(got 300)" in caught.value.message
 
 
 async def test_a_bug_stays_a_bug():

@@ -375,6 +375,9 @@ SYMBOLS = [
         "vllm.entrypoints.serve.engine.serving.BaseServing._check_model", f"{SERVER}/vllm_serving.py", "self request"
     ),
     Relied("vllm.v1.engine.async_llm.AsyncLLM.tokenizer", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.tokenizers.protocol.TokenizerLike.max_token_id", f"{SERVER}/vllm_serving.py"),
+    Relied("vllm.config.ModelConfig.get_vocab_size", f"{SERVER}/vllm_serving.py", "self"),
+    Relied("vllm.entrypoints.serve.tokenize.protocol.DetokenizeRequest", f"{SERVER}/vllm_serving.py"),
     Relied("vllm.renderers.chat_utils.MM_PARSER_MAP", f"{SERVER}/vllm_serving.py"),
     *[
         Relied(f"vllm.entrypoints.{name}", f"{SERVER}/vllm_endpoints.py")
