@@ -63,8 +63,10 @@ def test_a_killed_engine_fails_liveness_and_requests_at_once_then_ends_the_proce
                 for process in gateway.engine_processes():
                     process.kill()
                 rest = [line for line in lines if line]
-            _assert_unavailable(whole.result())
-            assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "engine_unavailable"
+            assert "SIGKILL" in _assert_unavailable(whole.result())
+            told = json.loads(rest[-1].removeprefix("data: "))["error"]
+            assert told["code"] == "engine_unavailable"
+            assert "SIGKILL" in told["message"]
             assert "[DONE]" not in "".join(rest)
             gateway.wait_for(client, "/health/live", 503)
             assert client.get("/health/ready").status_code == 503
