@@ -139,7 +139,7 @@ class StreamedAnswer(EventSourceResponse):
             content,
             headers={**_HEADERS, **(headers or {})},
             ping=ping_s,
-            ping_message_factory=lambda: SIGN_OF_LIFE,
+            ping_message_factory=_sign_of_life,
             **options,
         )
         self._events = events
@@ -149,3 +149,8 @@ class StreamedAnswer(EventSourceResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._events.aclose()
+
+
+def _sign_of_life() -> Any:
+    # sse-starlette sends bytes as they are; its types do not say so.
+    return SIGN_OF_LIFE
