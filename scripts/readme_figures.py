@@ -80,10 +80,14 @@ def _cells(source: Mapping[str, Any], key: str, *, higher_is_better: bool) -> li
     return [form(base["median"]), form(arm["median"]), ratio]
 
 
-def _ratio(ratio: Mapping[str, float] | None, *, judged: bool, higher_is_better: bool) -> str:
+def _ratio(ratio: Mapping[str, Any] | None, *, judged: bool, higher_is_better: bool) -> str:
     if ratio is None:
         return ""
-    value, interval = f"{ratio['value']:.2f}", f"[{ratio['low']:.2f}, {ratio['high']:.2f}]"
+    value = f"{ratio['value']:.2f}"
+    if ratio["low"] is None:
+        # Of two rounds there is no interval.
+        return value
+    interval = f"[{ratio['low']:.2f}, {ratio['high']:.2f}]"
     if judged and not ratio["low"] <= 1 <= ratio["high"]:
         better = (ratio["value"] > 1) == higher_is_better
         value = f"**{value}**" if better else f"*{value}*"
