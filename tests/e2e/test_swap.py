@@ -39,7 +39,8 @@ def body(number: int, **sampling: Any) -> dict[str, Any]:
 
 async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
     """Each needs 16 of the 39 blocks in the end, so that some lose theirs, in the middle of an answer. What was asked
-    before has been given up by the prefix cache."""
+    before has been given up by the prefix cache. Asked together twice: how much of it is kept before anybody has asked
+    for any of it depends on how fast the machine is."""
     bodies = [body(number, temperature=0) for number in range(4)]
     bodies += [body(number, temperature=1.0, seed=number) for number in range(4, 8)]
     # Proxima would let them wait. After many short answers to such prompts it expects others.
@@ -59,8 +60,10 @@ async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
                 return float(found[1])
 
             alone = [await text(request) for request in bodies]
-            await asyncio.gather(*(text(short) for _ in range(80)))
-            together = await asyncio.gather(*(text(request) for request in bodies))
+            together = []
+            for _ in range(2):
+                await asyncio.gather(*(text(short) for _ in range(80)))
+                together.append(await asyncio.gather(*(text(request) for request in bodies)))
             await asyncio.sleep(0.5)
             assert await metric('proxima_swapped_blocks_total{direction="in",engine="0"}') > 0
             assert await metric('proxima_recompute_tokens_avoided_total{engine="0"}') > 100
@@ -68,7 +71,7 @@ async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
             assert await metric('proxima_prefix_tokens_restored_total{engine="0"}') > 3 * 9 * 32
             assert await metric('proxima_swap_failures_total{cause="copy",engine="0"}') == 0
             assert await metric('proxima_host_kv_blocks_used{engine="0"}') == 0
-    assert list(together) == alone
+    assert together == [alone, alone]
 
 
 def test_a_request_that_is_made_to_yield_at_random_steps_gives_the_text_that_it_gives_alone(tiny_model):
