@@ -195,7 +195,11 @@ def test_one_arm_and_one_point(report):
 )
 def test_results_of_older_releases(report, name):
     """They hold percentiles, and no requests."""
-    text = report(json.loads((DOCS / name).read_text()))
+    result = json.loads((DOCS / name).read_text())
+    for measurement in result.get("measurements", ()):
+        measurement["report"].pop("timeline", None)
+        measurement["report"]["server"].pop("series", None)
+    text = report(result)
     assert "This file holds percentiles only" in text
     assert "Request by request" not in pictures(text)
 
