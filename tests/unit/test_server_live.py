@@ -30,6 +30,16 @@ async def live(gateway) -> dict:
     return (await gateway.client.get("/debug/live")).json()
 
 
+async def one_that_waits(gateway) -> asyncio.Task:
+    """Sent, and without a first token until `gateway.serving.wait_first` is set."""
+    await gateway.ready()
+    gateway.serving.wait_first.clear()
+    asking = asyncio.create_task(gateway.client.post("/v1/completions", json=BODY))
+    while not gateway.serving.bodies:
+        await asyncio.sleep(0)
+    return asking
+
+
 async def events(response: httpx.Response):
     async for line in response.aiter_lines():
         if line.startswith("data: "):
@@ -90,11 +100,7 @@ async def test_host_memory_is_shown_where_there_is_some():
 
 async def test_a_request_of_which_only_the_scheduler_has_seen_tokens_is_not_late():
     async with fake_gateway(scheduler={"ttft_s": 30}) as gateway:
-        await gateway.ready()
-        gateway.serving.wait_first.clear()
-        asking = asyncio.create_task(gateway.client.post("/v1/completions", json=BODY))
-        while not gateway.serving.bodies:
-            await asyncio.sleep(0)
+        asking = await one_that_waits(gateway)
         held = state(f"{gateway.serving.engine_ids[0]}-0123abcd", Phase.DECODE, output_tokens=5)
         gateway.runtime.snapshot_receiver.requests[0] = [held]
         (row,) = (await live(gateway))["requests"]
@@ -115,11 +121,7 @@ async def test_a_request_of_which_only_the_scheduler_has_seen_tokens_is_not_late
 )
 async def test_a_request_is_where_the_scheduler_says(phase, reason, start_s):
     async with fake_gateway(scheduler={"ttft_s": 30}) as gateway:
-        await gateway.ready()
-        gateway.serving.wait_first.clear()
-        asking = asyncio.create_task(gateway.client.post("/v1/completions", json=BODY))
-        while not gateway.serving.bodies:
-            await asyncio.sleep(0)
+        asking = await one_that_waits(gateway)
         engine_id = f"{gateway.serving.engine_ids[0]}-0123abcd"
         gateway.runtime.snapshot_receiver.requests[3] = [state(engine_id, phase, reason, start_s=start_s, blocks=7)]
         response = await gateway.client.get("/debug/live")
@@ -144,12 +146,8 @@ async def test_a_request_of_several_answers_is_one_row():
 
 async def test_without_a_telling_scheduler_rows_say_what_the_gateway_knows():
     async with fake_gateway(scheduler={"kind": "native"}) as gateway:
-        await gateway.ready()
         gateway.serving.hold.clear()
-        gateway.serving.wait_first.clear()
-        asking = asyncio.create_task(gateway.client.post("/v1/completions", json=BODY))
-        while not gateway.serving.bodies:
-            await asyncio.sleep(0)
+        asking = await one_that_waits(gateway)
         before = await live(gateway)
         gateway.serving.wait_first.set()
         await gateway.serving.started.wait()

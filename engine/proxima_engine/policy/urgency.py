@@ -44,7 +44,7 @@ GROWTH = 1.25
 """How many times as long as in order of arrival a request may wait where that is longer than the age bound."""
 COST_WEIGHT = 8
 """By how many times the time of the whole pool that it takes one goes later than others who have to start with it.
-Anything from 1 to 16 is as good in the lab, 0 is not: one large prompt then makes several small ones late."""
+With 0 one large prompt makes several small ones late that come right after it."""
 CLASS_LEVEL = {
     RequestClass.PRIORITY: 0,
     RequestClass.DEFAULT: 1,
