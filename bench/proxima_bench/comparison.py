@@ -10,9 +10,9 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from proxima_bench import measurement
+from proxima_bench import measurement, workload
 from proxima_bench.arms import Arm
-from proxima_bench.arrivals import Closed, Replay
+from proxima_bench.arrivals import Closed
 from proxima_bench.exchange import Outcome
 from proxima_bench.intervals import Ratio, ratio_of_medians
 from proxima_bench.loads import Lengths, Load
@@ -70,6 +70,7 @@ FIGURES: Sequence[Figure] = (
     *_latency("stall_s", "longest stall", "p50", "p95", "p99", "max"),
     Figure("prefill_tokens", "prefill tokens computed", ("server", "prefill_tokens")),
     Figure("preemptions", "preemptions", ("server", "preemptions"), is_rate=False),
+    Figure("recomputed_tokens", "tokens computed again", ("server", "recomputed_tokens"), is_rate=False),
 )
 
 
@@ -231,8 +232,7 @@ class _Runner:
             sustained = await self.measure(Turn(native, Case("saturation", closed), 0), url)
         self.comparison.saturation_rps = rps = sustained.report["qps"]
         return [
-            Case(f"{multiple:g}x", load.model_copy(update={"shape": Replay(rate_rps=multiple * rps)}))
-            for multiple in load.saturation_multiples
+            Case(f"{multiple:g}x", workload.at_rate(load, multiple * rps)) for multiple in load.saturation_multiples
         ]
 
     async def measure(self, turn: Turn, url: str) -> Measurement:

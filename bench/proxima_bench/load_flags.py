@@ -71,6 +71,8 @@ def load_from(options: argparse.Namespace, base: Load | None = None) -> Load:
     values = base.model_dump()
     given = {name.removeprefix(_PREFIX): value for name, value in vars(options).items() if name.startswith(_PREFIX)}
     values |= {name: value for name, value in given.items() if value is not None}
+    if given["requests"] is not None:
+        values["arrivals_s"] = None
     if options.no_stream:
         values["stream"] = False
     if options.extra_body is not None:

@@ -146,6 +146,9 @@ class Load(_Data):
     slo_stall_s: Positive = DEFAULT_SLO.stall_s
     saturation_multiples: tuple[Positive, ...] = ()
     """For a load that is defined relative to what native scheduling sustains: the rates to measure, as multiples."""
+    arrivals_s: Positive | None = None
+    """For such a load: how long requests arrive at least. A server that is fast is sent more of them than ``requests``,
+    as far as the trace goes: an overload that ends at once says nothing about one that lasts."""
     engine: dict[str, JsonValue] = Field(default_factory=dict)
     """vLLM flags that the server has to be started with for the load to mean what its name says."""
     compare: Comparison = Comparison()

@@ -72,6 +72,8 @@ def _server(server: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("preemptions", str(server["preemptions"])))
     if server.get("prefill_tokens") is not None:
         rows.append(("prefill tokens computed", str(server["prefill_tokens"])))
+    if server.get("recomputed_tokens") is not None:
+        rows.append(("tokens computed again", str(server["recomputed_tokens"])))
     if kv_use := server.get("kv_use"):
         pool = f" of {blocks} blocks" if (blocks := server.get("kv_blocks")) else ""
         rows.append(("KV use", f"{_share(kv_use['mean'])} mean, {_share(kv_use['max'])} max{pool}"))

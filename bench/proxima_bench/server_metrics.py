@@ -19,11 +19,14 @@ PREEMPTIONS, KV_USE, RUNNING, DEVICE = "preemptions", "kv_use", "running", "devi
 WAITING = "waiting"
 PREFILL = "prefill_tokens"
 """Prompt tokens that were computed: not those that came from a prefix cache or from host memory."""
+RECOMPUTED = "recomputed_tokens"
+"""Tokens that were computed again, because their request had lost its KV."""
 KV_BLOCKS = "kv_blocks"
 """Blocks of the KV pools together."""
 # First name that the server has counts. Engines behind one server are added, or averaged for shares.
 _NAMES = {
     PREEMPTIONS: ("vllm:num_preemptions_total",),
+    RECOMPUTED: ("proxima_recomputed_tokens_total",),
     KV_USE: ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     RUNNING: ("vllm:num_requests_running",),
     WAITING: ("vllm:num_requests_waiting",),
@@ -55,6 +58,7 @@ class ServerMetrics:
         return {
             PREEMPTIONS: self._increase(PREEMPTIONS),
             PREFILL: self._increase(PREFILL),
+            RECOMPUTED: self._increase(RECOMPUTED),
             KV_BLOCKS: round(blocks[-1]) if (blocks := self._values(KV_BLOCKS)) else None,
             **{figure: self._gauge(figure) for figure in (KV_USE, RUNNING, DEVICE)},
             "series": self._series(),

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proxima_bench import machine
+from proxima_bench import machine, workload
 from proxima_bench.arms import Arm
 from proxima_bench.arrivals import Closed, Poisson, Replay
 from proxima_bench.capacity import Point, capacity, next_rate
@@ -163,10 +163,13 @@ def _closer(found: Sweep, arm: Arm, rates: Sequence[float]) -> float | None:
 
 async def _measure_at(found: Sweep, arm: Arm, rate: float, measure: Measure) -> None:
     load = found.plan.load
-    shape = Replay(rate_rps=rate) if isinstance(load.shape, Replay) else Poisson(rate_rps=rate)
+    if isinstance(load.shape, Replay):
+        load = workload.at_rate(load, rate)
+    else:
+        load = load.model_copy(update={"shape": Poisson(rate_rps=rate)})
     # Another seed for each rate, so that no prompt is met again in a prefix cache; the same for all arms.
     seed = load.seed + int(rate * 1000)
-    report = await measure(arm, load.model_copy(update={"shape": shape, "seed": seed}), f"{arm.name} at {rate:g}/s")
+    report = await measure(arm, load.model_copy(update={"seed": seed}), f"{arm.name} at {rate:g}/s")
     found.add(arm, f"{rate:g}", report)
 
 

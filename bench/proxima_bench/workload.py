@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +47,14 @@ class Workload:
     """What prompts were made of; None for prompts from a file."""
 
 
+def at_rate(load: Load, rate_rps: float) -> Load:
+    """The replay of a load's trace at a mean rate, for as long as the load says."""
+    requests = load.requests
+    if load.arrivals_s is not None:
+        requests = max(requests, min(math.ceil(rate_rps * load.arrivals_s), _requests_recorded(load)))
+    return load.model_copy(update={"shape": Replay(rate_rps=rate_rps), "requests": requests})
+
+
 async def build(load: Load, count: Count) -> Workload:
     """All conversations of a load; the same for the same load and the same tokenizer.
 
@@ -86,6 +95,14 @@ async def _from_source(
     if not found:
         raise UsageError(f"no usable prompts in {getattr(prompts, 'path', prompts.kind)}")
     return found
+
+
+def _requests_recorded(load: Load) -> int:
+    """What there is to replay; 0 where a load makes its own requests."""
+    if not isinstance(load.prompts, Trace | Jsonl):
+        return 0
+    lines = sum(bool(line.strip()) for line in text_of(load.prompts.path).splitlines())
+    return lines - isinstance(load.prompts, Trace)
 
 
 def _synthetic(prompts: Synthetic, vocabulary: Vocabulary, total: int, rng: random.Random) -> Iterator[Conversation]:

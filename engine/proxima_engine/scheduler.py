@@ -230,8 +230,8 @@ class ProximaScheduler(Scheduler):
         if self.proxima_swap is not None and not drop_stale_output:
             # vLLM has no hook for it. Afterwards nobody knows which blocks were its own.
             self.proxima_swap.yields(request, self.kv_cache_manager.get_block_ids(request.request_id)[0])
+        self._report.preempted(request)
         super()._preempt_request(request, timestamp, drop_stale_output)
-        self._report.preempted()
 
     def _take_back_unfilled(self, request: Request) -> None:
         """Out of the prefix cache with blocks that a request was to fill in this step, and now does not.

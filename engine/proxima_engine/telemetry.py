@@ -119,6 +119,8 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """mode ("recompute" | "swap") -> running requests that the policy made yield."""
     preemptions_total: int
     """All preemptions of this rank, vLLM's own included."""
+    recomputed_tokens_total: int = 0
+    """Tokens that were computed again, because their request had lost its KV."""
     forecasts_checked_total: int = 0
     """Forecasts of block demand whose time has come."""
     forecasts_exceeded_total: int = 0

@@ -267,6 +267,7 @@ def test_what_the_server_says_about_itself(bench):
             f'vllm:kv_cache_usage_perc{{engine="1"}} {0.0 if page == 0 else 1.0}\n'
             f'vllm:num_requests_running{{engine="0"}} {page}\n'
             'vllm:num_preemptions_total{engine="0"} 7\n'
+            f'proxima_recomputed_tokens_total{{engine="0"}} {40 + 5 * page}\n'
             f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_compute"}} {100 + 10 * page}\n'
             f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_cache_hit"}} {50 * page}\n'
             f'vllm:prompt_tokens_by_source_total{{engine="1",source="local_compute"}} {page}\n'
@@ -280,6 +281,7 @@ def test_what_the_server_says_about_itself(bench):
     assert report["server"] == {
         "preemptions": 6,
         "prefill_tokens": 33,
+        "recomputed_tokens": 15,
         "kv_blocks": 292,
         "kv_use": {"mean": 0.75, "max": 0.75},
         "running": {"mean": 1.5, "max": 2.0},

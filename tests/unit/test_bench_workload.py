@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proxima_bench import arrivals, loads
+from proxima_bench import arrivals, load_flags, loads, workload
 from proxima_bench.arrivals import arrivals_s
 from proxima_bench.tokens import WORDS, learn
 from proxima_bench.workload import build
@@ -113,6 +114,24 @@ def test_a_replay_needs_enough_arrivals(tmp_path):
         drawn(**load, requests=1)
     with pytest.raises(ConfigError, match="needs prompts from a CSV trace"):
         drawn(shape={"kind": "trace"})
+
+
+def test_a_faster_server_is_overloaded_for_as_long_as_a_slow_one(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{each},3,4\n" for each in range(500)))
+    load = loads.build(
+        {"requests": 20, "arrivals_s": 30, "shape": {"kind": "trace"}, "prompts": {"kind": "csv", "path": file}}
+    )
+    assert {rate: workload.at_rate(load, rate).requests for rate in (0.5, 10, 1000)} == {0.5: 20, 10: 300, 1000: 500}
+    arrivals = [each.arrival_s for each in asyncio.run(build(workload.at_rate(load, 10), nobody_counts)).measured]
+    assert arrivals[-1] == pytest.approx(30, rel=0.01)
+
+
+def test_a_number_of_requests_that_was_asked_for_stays(tmp_path):
+    parser = argparse.ArgumentParser()
+    load_flags.add_arguments(parser)
+    load = load_flags.load_from(parser.parse_args(["--preset", "overload", "--requests", "7"]))
+    assert workload.at_rate(load, 1000.0).requests == 7
 
 
 def test_synthetic_prompts_have_exactly_their_length_where_the_server_counts():

@@ -118,6 +118,13 @@ SWAPPED_BYTES = Metric(
 SWAP_TIME = Metric(
     "proxima_swap_seconds_total", Kind.COUNTER, ("engine",), "Time for which copies held the worker up.", "seconds"
 )
+RECOMPUTED = Metric(
+    "proxima_recomputed_tokens_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Tokens that were computed again, because their request had yielded or was preempted and its KV was lost.",
+    "tokens",
+)
 RECOMPUTE_AVOIDED = Metric(
     "proxima_recompute_tokens_avoided_total",
     Kind.COUNTER,

@@ -13,6 +13,7 @@ from proxima_engine.policy.protocol import ChecksForecasts
 from proxima_engine.policy.urgency import CLASS_LEVEL
 from proxima_engine.scheduling.decision_log import DecisionLog
 from proxima_engine.scheduling.rates import DecayingRate
+from proxima_engine.scheduling.recomputed import Recomputed
 from proxima_engine.scheduling.request_states import request_states
 from proxima_engine.telemetry import RequestState, SchedulerSnapshot, SnapshotPublisher
 
@@ -51,6 +52,7 @@ class SchedulerReport:
         self._steps = 0
         self._backfills = 0
         self._preemptions = 0
+        self._recomputed = Recomputed()
         self._yields: Counter[str] = Counter()
         self._plan_time_s = 0.0
         self._tokens = DecayingRate()
@@ -77,13 +79,17 @@ class SchedulerReport:
 
     def dispatched(self, output: SchedulerOutput) -> None:
         """What vLLM made of the plan."""
+        self._recomputed.scheduled(output)
         if self._publisher is not None:
             self._decisions.dispatched(self._steps, self._plan, output, self._blocks_used, self._plan_took_s)
 
-    def preempted(self) -> None:
+    def preempted(self, request: Request) -> None:
+        """It is about to lose its blocks."""
         self._preemptions += 1
+        self._recomputed.preempted(request)
 
     def ended(self, request_id: str) -> None:
+        self._recomputed.ended(request_id)
         if self._publisher is not None:
             self._decisions.ended(request_id)
 
@@ -165,6 +171,7 @@ class SchedulerReport:
             backfills_total=self._backfills,
             yields_total=dict(self._yields),
             preemptions_total=self._preemptions,
+            recomputed_tokens_total=self._recomputed.total,
             forecasts_checked_total=checked,
             forecasts_exceeded_total=exceeded,
             plan_time_s_total=self._plan_time_s,

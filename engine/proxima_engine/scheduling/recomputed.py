@@ -1,0 +1,85 @@
+"""How many tokens a scheduler has computed again, because the requests had lost their KV."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Recomputed:
+    """Told of every preemption, of every step and of every end."""
+
+    total: int = 0
+    """Tokens whose KV was there once and that were scheduled again."""
+    _lost: dict[str, int] = field(default_factory=dict)
+    """Request -> up to which token it has been computed before."""
+    _again: dict[str, int] = field(default_factory=dict)
+    """Request that resumed -> from which token on it is computed again."""
+
+    def preempted(self, request: Request) -> None:
+        request_id = request.request_id
+        computed, before = min(request.num_computed_tokens, request.num_tokens), self._lost.get(request_id, 0)
+        if request_id in self._again:
+            # It did not get as far as was counted when it resumed.
+            self.total -= max(0, before - max(computed, self._again.pop(request_id)))
+        self._lost[request_id] = max(computed, before)
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        cached = output.scheduled_cached_reqs
+        if not cached.resumed_req_ids:
+            return
+        for request_id, first in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if request_id in cached.resumed_req_ids and request_id in self._lost:
+                self._again[request_id] = first
+                self.total += max(0, self._lost[request_id] - first)
+
+    def ended(self, request_id: str) -> None:
+        self._lost.pop(request_id, None)
+        self._again.pop(request_id, None)
+
+
+class CountedScheduler(Scheduler):
+    """vLLM's scheduler as it is, which says at its end what it computed again. For measurements."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.recomputed = Recomputed()
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:  # noqa: FBT001, FBT002  vLLM's signature
+        output = super().schedule(throttle_prefills)
+        self.recomputed.scheduled(output)
+        return output
+
+    def shutdown(self) -> None:
+        _logger.info("tokens computed again: %d", self.recomputed.total)
+        super().shutdown()
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002
+        self.recomputed.preempted(request)
+        super()._preempt_request(request, timestamp, drop_stale_output)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:  # noqa: FBT001, FBT002
+        self.recomputed.ended(request.request_id)
+        return super()._free_request(request, delay_free_blocks)
+
+
+class CountedAsyncScheduler(CountedScheduler, AsyncScheduler):
+    """The same around vLLM's asynchronous scheduler."""
+
+
+def counted_native(vllm_config: VllmConfig, *args: Any, **kwargs: Any) -> Scheduler:
+    """For `--scheduler native --scheduler-cls proxima_engine.scheduling.recomputed.counted_native`."""
+    chosen = CountedAsyncScheduler if vllm_config.scheduler_config.async_scheduling else CountedScheduler
+    return chosen(vllm_config, *args, **kwargs)
