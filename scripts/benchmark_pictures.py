@@ -8,15 +8,16 @@ the byte. After a new measurement, replace its JSON and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from proxima_bench.html.results import Result, read
+from proxima_bench.html.series import figure_at
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, FOLDER = ROOT / "docs" / "benchmarks", ROOT / "docs" / "pictures"
@@ -72,9 +73,7 @@ def _places(found: Sequence[Result]) -> list[float]:
 
 
 def _bar(axes: Axes, place: float, result: Result, arm: str, path: Sequence[str], form: str) -> None:
-    from statistics import median
-
-    values = [value for each in result.of(arm, result.loads[-1]) if (value := _at(each.report, path)) is not None]
+    values = [value for each in result.of(arm, result.loads[-1]) if (value := figure_at(each.report, path)) is not None]
     if not values:
         return
     axes.barh(place, median(values), height=0.72, color=color(arm), alpha=0.88)
@@ -82,13 +81,6 @@ def _bar(axes: Axes, place: float, result: Result, arm: str, path: Sequence[str]
     axes.annotate(
         form.format(median(values)), (max(values), place), xytext=(5, 0), textcoords="offset points", va="center"
     )
-
-
-def _at(report: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    value: Any = report
-    for part in path:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value if isinstance(value, int | float) else None
 
 
 def _name(result: Result) -> str:

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from result_files import compared, lab_sweep, served, tuned, write
 
-from proxima_bench.html import intervals, legend, page, plots
+from proxima_bench.html import intervals, legend, page, plots, series
 from proxima_bench.html.results import Measured, read
 from proxima_bench.intervals import VERDICT_ROUNDS
 from proxima_config.errors import UsageError
@@ -105,9 +105,12 @@ def test_large_figures_are_written_out(report):
 def test_zeros_are_in_a_distribution():
     result = served()
     result["timeline"]["stall_s"] = [0.0, 0.0, 0.2, 0.4]
-    assert plots._shares([Measured("a", 1, 1, result)], "stall_s") == ([0.0, 0.0, 0.2, 0.4], [0.25, 0.5, 0.75, 1.0])
+    assert series.shares_up_to([Measured("a", 1, 1, result)], "stall_s") == (
+        [0.0, 0.0, 0.2, 0.4],
+        [0.25, 0.5, 0.75, 1.0],
+    )
     quantiles = {"stall_s": {"p50": 0.0, "p99": 0.3, "max": 0.4}}
-    assert plots._shares([Measured("a", 1, 1, quantiles)], "stall_s") == ((0.0, 0.3, 0.4), (0.5, 0.99, 1.0))
+    assert series.shares_up_to([Measured("a", 1, 1, quantiles)], "stall_s") == ((0.0, 0.3, 0.4), (0.5, 0.99, 1.0))
 
 
 def test_every_look_can_be_explained():

@@ -1,21 +1,19 @@
-"""The pictures of a report: matplotlib's SVG, made fit to stand in a page."""
+"""The pictures of a report."""
 
 from __future__ import annotations
 
-import io
 import itertools
-import re
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from proxima_bench.html import intervals
+from proxima_bench.html.picture import ALARM, INK, MUTED, percent, picture, plain_log
 from proxima_bench.html.results import Measured, Result
+from proxima_bench.html.series import QUANTILES, counted_over_time, figure_at, shares_up_to
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
 
 Texts = Mapping[str, str]
 
@@ -33,31 +31,13 @@ _LOOKS: Sequence[tuple[str, str, str]] = (
 )
 _OURS = ("#007a61", "o", "-")
 """Of the arm `proxima`, in every picture."""
-_INK, _MUTED, _GRID, _ALARM = "#1c2430", "#5d6878", "#e3e7ec", "#c0392b"
-_RC: Mapping[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "proxima",
-    "text.parse_math": False,  # Names of arms are text.
-    "font.size": 9.5,
-    "axes.edgecolor": "#aab3bf",
-    "axes.labelcolor": _MUTED,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.7,
-    "text.color": _INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "legend.frameon": False,
-    "lines.linewidth": 1.7,
-}
 _MARKED = 0.15
 """How far markers are apart on a line of many points, in diagonals of the picture."""
 _MOST_BARS = 300
-_FONTS = "system-ui,-apple-system,'Segoe UI','Noto Sans','Noto Sans CJK SC','PingFang SC','Microsoft YaHei',sans-serif"
+_COLUMNS = ("sent_s", "ttft_s", "e2e_s", "stall_s", "stall_at_s", "outcome")
+_WELL = ("completed", "withdrawn")
+_COUNTED = ("waiting", "running")
+_SHARES = ("kv_use", "device_utilisation")
 
 
 class Plots:
@@ -98,7 +78,7 @@ class Plots:
 
     def distribution(self, key: str, target_s: float | None) -> str:
         """Share of requests up to a latency, all rounds of the heaviest load together."""
-        curves = {arm: _shares(self._heaviest(arm), key) for arm in self._result.arms}
+        curves = {arm: shares_up_to(self._heaviest(arm), key) for arm in self._result.arms}
         if not any(curves.values()):
             return ""
 
@@ -108,19 +88,19 @@ class Plots:
         def draw(axes: Axes) -> None:
             for arm, (values, shares) in ((arm, curve) for arm, curve in curves.items() if curve):
                 color, marker, dashes = self.looks[arm]
-                exact = len(values) > len(_QUANTILES)
+                exact = len(values) > len(QUANTILES)
                 style: dict[str, Any] = {"drawstyle": "steps-post", "markevery": _MARKED} if exact else {}
                 shown = [max(value, lowest) for value in values]
                 axes.plot(shown, shares, color=color, ls=dashes, marker=marker, ms=4, **style)
             if target_s:
-                axes.axvline(target_s, color=_MUTED, lw=1, ls=(0, (3, 3)))
+                axes.axvline(target_s, color=MUTED, lw=1, ls=(0, (3, 3)))
                 axes.annotate(
-                    f"{target_s:g} s", (target_s, 0.02), xytext=(3, 0), textcoords="offset points", color=_MUTED
+                    f"{target_s:g} s", (target_s, 0.02), xytext=(3, 0), textcoords="offset points", color=MUTED
                 )
             axes.set_xscale("log")
-            _plain_log(axes.xaxis)
+            plain_log(axes.xaxis)
             axes.set_ylim(0, 1.02)
-            axes.yaxis.set_major_formatter(_percent)
+            axes.yaxis.set_major_formatter(percent)
             axes.set_xlabel(self._texts[f"axis_{key}"])
             axes.set_ylabel(self._texts["axis_share"])
 
@@ -165,7 +145,7 @@ class Plots:
             axes.set_ylim(bottom=0)
             if key in _SHARES:
                 axes.set_ylim(0, 1.02)
-                axes.yaxis.set_major_formatter(_percent)
+                axes.yaxis.set_major_formatter(percent)
 
         return self._picture(key, draw)
 
@@ -195,9 +175,9 @@ class Plots:
                         alpha=0.65,
                         lw=0,
                     )
-            axes.axhline(self._result.stall_s, color=_MUTED, lw=1, ls=(0, (3, 3)))
+            axes.axhline(self._result.stall_s, color=MUTED, lw=1, ls=(0, (3, 3)))
             axes.set_yscale("log")
-            _plain_log(axes.yaxis)
+            plain_log(axes.yaxis)
             axes.set_xlabel(self._texts["axis_time"])
             axes.set_ylabel(self._texts["axis_stall_s"])
 
@@ -210,11 +190,11 @@ class Plots:
             share, low, high = intervals.attainment(self._result.of(arm, self._result.loads[0]))
             color = self.looks[arm][0]
             axes.barh(place, share, height=0.56, color=color, alpha=0.9)
-            axes.errorbar(share, place, xerr=[[share - low], [high - share]], color=_INK, lw=1.1, capsize=3)
+            axes.errorbar(share, place, xerr=[[share - low], [high - share]], color=INK, lw=1.1, capsize=3)
             axes.annotate(f"{share:.1%}", (high, place), xytext=(6, 0), textcoords="offset points", va="center")
-        axes.set_yticks(range(len(self._result.arms)), list(reversed(self._result.arms)), color=_INK)
+        axes.set_yticks(range(len(self._result.arms)), list(reversed(self._result.arms)), color=INK)
         axes.set_xlim(0, 1.12)
-        axes.xaxis.set_major_formatter(_percent)
+        axes.xaxis.set_major_formatter(percent)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(self._texts["axis_attainment"])
@@ -231,9 +211,9 @@ class Plots:
             capacity = self._result.findings.get("arms", {}).get(arm, {}).get("capacity_rps")
             if capacity:
                 axes.plot([capacity], [self._result.findings["target"]], marker="|", ms=14, color=color, mew=2)
-        axes.axhline(self._result.findings.get("target", 0.9), color=_MUTED, lw=1, ls=(0, (3, 3)))
+        axes.axhline(self._result.findings.get("target", 0.9), color=MUTED, lw=1, ls=(0, (3, 3)))
         axes.set_ylim(0, 1.03)
-        axes.yaxis.set_major_formatter(_percent)
+        axes.yaxis.set_major_formatter(percent)
         axes.set_ylabel(self._texts["axis_attainment"])
         self._load_axis(axes)
 
@@ -245,9 +225,9 @@ class Plots:
             axes.hlines(place, sent, first, color="#c3cad3", lw=width)
             axes.hlines(place, first, end, color=color, lw=width)
             if stall_at is not None and stall and stall > self._result.stall_s:
-                axes.hlines(place, stall_at, stall_at + stall, color=_ALARM, lw=width)
+                axes.hlines(place, stall_at, stall_at + stall, color=ALARM, lw=width)
             if outcome not in _WELL:
-                axes.plot([end], [place], marker="x", color=_ALARM, ms=3.5, mew=1)
+                axes.plot([end], [place], marker="x", color=ALARM, ms=3.5, mew=1)
         axes.set_ylim(len(rows), -1)
         axes.set_xlim(0, 1.01 * self._longest_s())
         axes.grid(visible=False, axis="y")
@@ -276,11 +256,9 @@ class Plots:
         return next((found for each in self._heaviest(arm) if (found := each.report.get("timeline"))), None)
 
     def _curve(self, arm: str, path: Sequence[str]) -> list[tuple[float, float]]:
-        from statistics import median
-
         points = []
         for load in self._result.loads:
-            values = [_at(each.report, path) for each in self._result.of(arm, load)]
+            values = [figure_at(each.report, path) for each in self._result.of(arm, load)]
             if known := [value for value in values if value is not None]:
                 points.append((load, median(known)))
         return points
@@ -288,107 +266,10 @@ class Plots:
     def _over_time(self, arm: str, key: str) -> tuple[Sequence[float], Sequence[float]] | None:
         if key in _COUNTED:
             found = self._first_timeline(arm)
-            return _counted(found, key) if found else None
+            return counted_over_time(found, key) if found else None
         for each in self._heaviest(arm):
             series = (each.report.get("server") or {}).get("series") or {}
             if values := series.get(key):
                 pairs = [(at, value) for at, value in zip(series["time_s"], values, strict=True) if value is not None]
                 return tuple(zip(*pairs, strict=True)) if pairs else None  # type: ignore[return-value]
         return None
-
-
-def picture(title: str, draw: Callable[[Axes], None], prefix: str, *, width: float, height: float) -> str:
-    """SVG that can stand in a page, its ids beginning with ``prefix``; sizes are in inches of print."""
-    import warnings
-
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(dict(_RC)), warnings.catch_warnings():
-        # Texts are set by the browser, which has glyphs that matplotlib's own font lacks.
-        warnings.filterwarnings("ignore", message=".*missing from font.*")
-        drawn = Figure(figsize=(width, height), layout="constrained")
-        axes = drawn.subplots()
-        draw(axes)
-        return _embedded(drawn, title, prefix)
-
-
-_COLUMNS = ("sent_s", "ttft_s", "e2e_s", "stall_s", "stall_at_s", "outcome")
-_WELL = ("completed", "withdrawn")
-_COUNTED = ("waiting", "running")
-_SHARES = ("kv_use", "device_utilisation")
-_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
-
-
-def _shares(measured: Sequence[Measured], key: str) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Of every request where they are known; else the percentiles that are."""
-    timelines = [each.report["timeline"] for each in measured if each.report.get("timeline")]
-    values = sorted(
-        value
-        for each in timelines
-        for value, outcome in zip(each.get(key, ()), each["outcome"], strict=False)
-        if value is not None and outcome == "completed"
-    )
-    if values:
-        return values, [(place + 1) / len(values) for place in range(len(values))]
-    if not measured:
-        return None
-    known = measured[0].report.get(key) or {}
-    points = [(known[name], share) for name, share in _QUANTILES.items() if known.get(name) is not None]
-    return tuple(zip(*points, strict=True)) if len(points) > 1 else None  # type: ignore[return-value]
-
-
-def _counted(found: Mapping[str, Any], key: str) -> tuple[list[float], list[int]]:
-    """How many wait for their first token, or stream, at each moment at which that changes."""
-    changes: list[tuple[float, int]] = []
-    for sent, ttft, e2e in zip(found["sent_s"], found["ttft_s"], found["e2e_s"], strict=True):
-        end = sent + (e2e or 0)
-        first = end if ttft is None else sent + ttft
-        begin, finish = (sent, first) if key == "waiting" else (first, end)
-        changes += [(begin, 1), (finish, -1)]
-    changes.sort()
-    times, counts, count = [0.0], [0], 0
-    for at, change in changes:
-        count += change
-        times.append(at)
-        counts.append(count)
-    return times, counts
-
-
-def _at(report: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    value: Any = report
-    for part in path:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value if isinstance(value, int | float) else None
-
-
-def _percent(value: float, _place: float) -> str:
-    return f"{value:.0%}"
-
-
-def _plain_log(axis: Axis) -> None:
-    """Few ticks, as plain numbers."""
-    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
-
-    low, high = axis.get_view_interval()
-    subs = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0)
-    axis.set_major_locator(LogLocator(subs=subs))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _embedded(picture: Figure, title: str, prefix: str) -> str:
-    """SVG that scales with its place, with ids of its own and the page's font."""
-    written = io.StringIO()
-    picture.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = written.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'\bid="', f'id="{prefix}', svg)
-    svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{prefix}", svg)
-    svg = re.sub(r"(font: [\d.]+px )[^;\"]+", rf"\g<1>{_FONTS}", svg)
-    head, rest = svg.split(">", 1)
-    view = re.search(r'viewBox="[^"]+"', head)
-    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
-    return f'<svg {names} {view[0] if view else ""} role="img"><title>{escape(title)}</title>{rest}'

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from proxima_bench import machine
 from proxima_bench.html import page as pages
-from proxima_bench.html.plots import Texts, picture
+from proxima_bench.html.picture import picture
+from proxima_bench.html.plots import Texts
 from proxima_bench.html.results import sentence
 from proxima_bench.html.tables import Cell, Table
 from proxima_bench.trace import Capture, Operator, Step
