@@ -1,4 +1,4 @@
-"""Calibrates the lab's profile `cpu-smollm2` on this machine and checks what it predicts.
+"""Calibrates a profile of the lab (`cpu-smollm2`, or another name) on this machine and checks what it predicts.
 
     .venv/bin/python scripts/calibrate_cpu.py --folder calibration
 
@@ -56,23 +56,25 @@ async def measure(folder: Path, steps: Path) -> None:
         await bench(url, f"{OVERLOAD} --rate {MULTIPLE * saturated['qps']}", folder, "overload")
 
 
-def calibrate(folder: Path, steps: Path) -> None:
-    for name, blocks in (("pressure", 44), ("overload", 191)):
-        check = f"{folder / f'{name}.json'}:{folder / f'{name}.jsonl'}"
-        command = [PROXIMA, "lab", "calibrate", "--steps", str(steps), "--name", NAME, "--check", check]
-        command += ["--blocks", str(blocks), "--block-size", "32", "--output", str(folder / f"{NAME}.yaml")]
+def calibrate(folder: Path, steps: Path, name: str) -> None:
+    for load, blocks in (("pressure", 44), ("overload", 191)):
+        check = f"{folder / f'{load}.json'}:{folder / f'{load}.jsonl'}"
+        command = [PROXIMA, "lab", "calibrate", "--steps", str(steps), "--name", name, "--check", check]
+        command += ["--blocks", str(blocks), "--block-size", "32", "--output", str(folder / f"{name}.yaml")]
         subprocess.run(command, check=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("calibration"))
-    folder: Path = parser.parse_args().folder
+    parser.add_argument("--name", default=NAME, help="of the profile (default: %(default)s)")
+    options = parser.parse_args()
+    folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     steps = folder.resolve() / "steps.jsonl"
     steps.unlink(missing_ok=True)
     asyncio.run(measure(folder, steps))
-    calibrate(folder, steps)
+    calibrate(folder, steps, options.name)
 
 
 if __name__ == "__main__":
