@@ -226,10 +226,13 @@ class ProximaScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:  # noqa: FBT001, FBT002
         self._take_back_unfilled(request)
-        # Its KV is worthless when what is in flight is dropped too: vLLM does that when the cache is reset.
-        if self.proxima_swap is not None and not drop_stale_output:
-            # vLLM has no hook for it. Afterwards nobody knows which blocks were its own.
-            self.proxima_swap.yields(request, self.kv_cache_manager.get_block_ids(request.request_id)[0])
+        if self.proxima_swap is not None:
+            if drop_stale_output:
+                # Its KV is worthless when what is in flight is dropped too: vLLM does that when the cache is reset.
+                self.proxima_swap.ended(request.request_id)
+            else:
+                # vLLM has no hook for it. Afterwards nobody knows which blocks were its own.
+                self.proxima_swap.yields(request, self.kv_cache_manager.get_block_ids(request.request_id)[0])
         self._report.preempted(request)
         super()._preempt_request(request, timestamp, drop_stale_output)
 
@@ -253,11 +256,23 @@ class ProximaScheduler(Scheduler):
         view = self._view.build(self.proxima_clock(), self._report.step_s())
         plan = self.proxima_policy.plan(view)
         victims = self._victims(plan)
+        if self.proxima_swap is not None:
+            self._look_ahead(self.proxima_swap, plan)
         self.waiting.follow(plan.order)
         # From here on nothing can fail: the plan is checked, and what follows are vLLM's own operations.
         for request in victims:
             self._yield_blocks(request)
         return plan
+
+    def _look_ahead(self, swap: SwapSchedulerSide, plan: Plan) -> None:
+        """Tell whose KV is likely to move in one of the next steps."""
+        found = (self.requests.get(request_id) for request_id in plan.likely_victims)
+        running = (request for request in found if request is not None and request.status is RequestStatus.RUNNING)
+        manager = self.kv_cache_manager
+        swap.expect(
+            [(request, manager.get_block_ids(request.request_id)[0]) for request in running],
+            (request_id for request_id in plan.held if request_id not in plan.order),
+        )
 
     def _tell_who_ended(self) -> None:
         if self._ended and isinstance(self.proxima_policy, LearnsFromFinished):

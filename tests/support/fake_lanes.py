@@ -44,6 +44,10 @@ class FakeLane:
     def wait(self, mark: FakeMark) -> None:
         self._queue.append(mark)
 
+    @property
+    def is_idle(self) -> bool:
+        return not self._queue
+
     def advance(self) -> bool:
         """Run what is next; False if there is nothing, or it waits for another lane."""
         if not self._queue:

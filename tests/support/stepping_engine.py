@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lagging_bus import LaggingCopier
 from vllm.config import VllmConfig
 from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams
@@ -112,8 +113,12 @@ class SlotCopier:
     def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         self._copy(self._memory.slots, device_blocks, self._host, host_blocks)
 
-    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> int:
         self._copy(self._host, host_blocks, self._memory.slots, device_blocks)
+        return 0
+
+    def fetch_ahead(self, host_blocks: Sequence[int]) -> int:
+        return 0
 
     def take_seconds(self) -> float:
         return 0.0
@@ -150,6 +155,8 @@ class SteppingEngine:
     """Tokens that the scheduler passed on to the client."""
     copy_fails: Callable[[], bool] = lambda: False
     """Asked before each copy between device and host."""
+    bus: bool = False
+    """Whether one lies between them, as on CUDA; on a CPU they are the same memory."""
 
     def __post_init__(self) -> None:
         config = self.vllm_config
@@ -160,9 +167,9 @@ class SteppingEngine:
         if isinstance(self.scheduler, ProximaScheduler):
             self.scheduler.proxima_clock = lambda: self.now_s
         self.memory = PagedMemory(config.cache_config.block_size)
-        self._swap = SwapWorkerSide(
-            self.blocks + 1, 0, lambda caches, blocks, host_blocks: SlotCopier(self.memory, self._copy_fails)
-        )
+        swap = getattr(self.scheduler, "proxima_swap", None)
+        host_blocks = swap.ledger.host_blocks if swap is not None else 0
+        self._swap = SwapWorkerSide(self.blocks + 1, host_blocks, self._make_copier)
         self._swap.register({})
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
         self._prompts: dict[str, list[int]] = {}
@@ -258,6 +265,7 @@ class SteppingEngine:
             # Of others vLLM does not know, and starts them after the forward pass, over what that computed.
             assert output.has_sync_kv_loads or not swap.loads
             self._swap.load(swap.loads)
+            self._swap.fetch_ahead(swap.fetches)
             bad_blocks = self._swap.take_bad_device_blocks()
             for block in bad_blocks:
                 self.memory.spoil(block)
@@ -287,6 +295,11 @@ class SteppingEngine:
         return ModelRunnerOutput(
             req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled, kv_connector_output=told
         )
+
+    def _make_copier(self, caches: Any, num_blocks: int, host_blocks: int) -> SlotCopier | LaggingCopier:
+        if self.bus:
+            return LaggingCopier(self.memory, host_blocks, self._copy_fails)
+        return SlotCopier(self.memory, self._copy_fails)
 
     def _copy_fails(self) -> bool:
         return self.copy_fails()

@@ -18,6 +18,7 @@ from proxima_engine.swap.lanes import HoldUps
 from proxima_engine.swap.staged_copies import StagedCopies
 
 BLOCKS, HOST_BLOCKS, PIECE_BLOCKS = 8, 6, 2
+AHEAD_PIECE_BLOCKS = [2, 3]
 # Blocks side by side; keys and values apart; heads outside of blocks; two of the kernel's blocks in one.
 SHAPES = [(BLOCKS, 2, 4, 6), (2, BLOCKS, 4, 6), (2 * BLOCKS, 3, 8)]
 
@@ -37,11 +38,13 @@ class Swap:
 
     def __init__(self, make_mover, layers):
         self.layers = layers
-        pieces = [torch.zeros(PIECE_BLOCKS, bytes_per_block(layers), dtype=torch.uint8) for _ in range(2)]
+        sizes = [PIECE_BLOCKS, PIECE_BLOCKS, *AHEAD_PIECE_BLOCKS]
+        pieces = [torch.zeros(size, bytes_per_block(layers), dtype=torch.uint8) for size in sizes]
         self.pool = list(torch.zeros(HOST_BLOCKS, bytes_per_block(layers), dtype=torch.uint8))
         self.clock = [0.0]
         self.compute, self.bus = FakeLane(self.clock), FakeLane(self.clock)
-        self.copies = StagedCopies(make_mover(layers, pieces), pieces, self.pool, self.bus, self.compute)
+        mover, ahead = make_mover(layers, pieces), len(AHEAD_PIECE_BLOCKS)
+        self.copies = StagedCopies(mover, pieces, ahead, self.pool, self.bus, self.compute)
         self.device = {block: bits(layers, block) for block in range(BLOCKS)}
         self.host = {}
 
@@ -60,8 +63,13 @@ class Swap:
         for here, _ in pairs:
             self.device.pop(here, None)
         with self.failing(fails):
-            self.copies.load(self.compute, [here for here, _ in pairs], [there for _, there in pairs])
+            found = self.copies.load(self.compute, [here for here, _ in pairs], [there for _, there in pairs])
         self.device |= {here: self.host[there] for here, there in pairs}
+        return found
+
+    def fetch(self, host_blocks, fails=None):
+        with self.failing(fails):
+            return self.copies.fetch_ahead(host_blocks)
 
     @contextmanager
     def failing(self, lane):
@@ -107,6 +115,11 @@ moves = st.one_of(
         block_ids,
         st.tuples(st.permutations(range(HOST_BLOCKS)), st.sampled_from([None, None, "compute", "bus"])),
     ),
+    st.tuples(
+        st.just("fetch"),
+        st.lists(st.integers(0, HOST_BLOCKS - 1), min_size=1, max_size=HOST_BLOCKS),
+        st.sampled_from([None, None, "bus"]),
+    ),
     st.tuples(st.just("forward"), st.integers(0, BLOCKS - 1), st.integers(0, 99)),
     st.tuples(st.just("advance"), st.lists(lanes, max_size=12), st.none()),
 )
@@ -121,12 +134,16 @@ moves = st.one_of(
     first=lanes,
 )
 def test_whatever_runs_first_the_bits_are_those_of_one_after_the_other(make_mover, shapes, dtype, schedule, first):
-    """Stores and loads of several pieces between steps that write, and copies that fail half way."""
+    """Stores and loads of several pieces between steps that write, what is fetched ahead of them, asked for again and
+    stored anew, and copies that fail half way."""
     swap = Swap(make_mover, layers_of(shapes, dtype))
     for move, what, how in schedule:
         if move in ("store", "load"):
             with suppress(OutOfMemoryInTestError):
                 getattr(swap, move)(what, how[0][: len(what)], how[1])
+        elif move == "fetch":
+            with suppress(OutOfMemoryInTestError):
+                swap.fetch(what, how)
         elif move == "forward":
             swap.forward_writes(what, how)
         else:
@@ -167,6 +184,64 @@ def test_the_forward_pass_is_held_up_by_a_store_of_more_than_two_pieces_only():
         while swap.bus.advance() or swap.compute.advance():
             pass
         hold_ups.take_seconds()
+
+
+def test_what_was_fetched_ahead_does_not_wait_for_the_bus():
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1, 2, 3], [0, 1, 2, 3])
+    swap.run_all()
+    assert swap.fetch([0, 1, 2]) == 3
+    while swap.bus.advance():
+        pass
+    assert swap.load([4, 5, 6], [0, 1, 2]) == 3
+    while swap.compute.advance():
+        pass
+    assert swap.bus.is_idle
+    assert swap.compute.is_idle
+    swap.check()
+
+
+def test_a_part_that_was_fetched_ahead_is_scattered_and_the_rest_goes_the_normal_way():
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1, 2, 3], [0, 1, 2, 3])
+    swap.fetch([1, 3, 2])
+    assert swap.load([4, 5, 6], [0, 3, 2]) == 2
+    swap.run_all()
+    swap.check()
+
+
+def test_what_is_stored_anew_is_not_taken_from_what_was_fetched():
+    """The host block is given to somebody else between fetch and load."""
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1], [0, 1])
+    swap.fetch([0, 1])
+    swap.run_all()
+    swap.store([2], [0])
+    assert swap.load([4, 5], [0, 1]) == 1
+    swap.run_all(first="bus")
+    swap.check()
+
+
+def test_there_is_room_for_a_part_only_and_the_last_fetch_has_it():
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store(list(range(6)), list(range(6)))
+    assert swap.fetch(list(range(6))) == sum(AHEAD_PIECE_BLOCKS)
+    assert swap.fetch([0, 1, 2]) == 0
+    # The oldest piece goes first, though it is not empty yet.
+    assert swap.fetch([5]) == 1
+    assert swap.load([6, 7], [0, 5]) == 1
+    swap.run_all()
+    swap.check()
+
+
+def test_a_fetch_that_failed_half_way_is_not_found():
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1], [0, 1])
+    with pytest.raises(OutOfMemoryInTestError):
+        swap.fetch([0, 1], fails="bus")
+    assert swap.load([4, 5], [0, 1]) == 0
+    swap.run_all()
+    swap.check()
 
 
 def test_time_is_counted_once_and_when_it_is_over():

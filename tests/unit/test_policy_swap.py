@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from step_views import STEP_S, next_step, running, view, waiting
 
-from proxima_engine.policy.admission import TURN, ProximaPolicy
+from proxima_engine.policy.admission import LOOK_STEPS, TURN, ProximaPolicy
 from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import CHEAP, COMPUTED_AGAIN, MOVED, terms_of
+from proxima_engine.policy.yielding import CHEAP, COMPUTED_AGAIN, LIKELY, MOVED, NEAR_STEPS, terms_of
 
 CAP = 1000
 TOKEN_S = 1e-3
@@ -161,3 +161,49 @@ class TestTurns:
         gone = waiting("r", 0, 60, output=3, cap=CAP - 1)
         policy.plan(swapping(view(gone, free=70, changes=Changes(arrived=[gone], stopped=["r"]))))
         assert policy.calibration.trials == 0
+
+
+class TestLikelyVictims:
+    """Six who run take a block more every 32 steps each."""
+
+    busy = tuple(served(name, 10, started_s=number) for number, name in enumerate("abcdef"))
+    short = 6 * NEAR_STEPS // 32 - 1
+
+    def test_are_those_who_yield_next_the_first_of_them_first(self, policy: ProximaPolicy) -> None:
+        likely = policy.plan(swapping(view(free=self.short, busy=self.busy))).likely_victims
+        assert likely == ("f", "e", "d", "c")[:LIKELY]
+        grown = tuple(each._replace(growth_blocks=1) for each in self.busy)
+        plan = policy.plan(swapping(view(free=self.short, busy=grown)))
+        assert tuple(request_id for request_id, _ in plan.yields) == likely[: len(plan.yields)]
+        assert plan.yields
+
+    @pytest.mark.parametrize(
+        ("free", "token_s", "busy"),
+        [
+            pytest.param(short + 1, 0.0, busy, id="blocks_last_for_a_while"),
+            pytest.param(short, None, busy, id="kv_is_lost"),
+            pytest.param(0, 0.0, busy[:1], id="the_last_one_never_yields"),
+        ],
+    )
+    def test_are_not_named(
+        self, policy: ProximaPolicy, free: int, token_s: float | None, busy: tuple[RunningRequest, ...]
+    ) -> None:
+        seen = replace(view(free=free, busy=busy), swap_token_s=token_s, step_time=measured())
+        assert policy.plan(seen).likely_victims == ()
+
+    def test_where_somebody_stands_still_are_those_who_have_been_served_longest_too(
+        self, policy: ProximaPolicy
+    ) -> None:
+        seen = swapping(view(yielded("y", 20), free=19, busy=self.busy))
+        assert policy.plan(seen).likely_victims == ("f", "e", "a", "b")
+
+    def test_are_looked_for_every_few_steps(self, policy: ProximaPolicy) -> None:
+        """Hundreds may run."""
+        seen = swapping(view(free=self.short, busy=self.busy))
+        policy.plan(seen)
+        looked = []
+        for _ in range(LOOK_STEPS):
+            looked.append(False)
+            plan = policy.plan(next_step(seen, list_running=lambda: looked.__setitem__(-1, True) or self.busy))
+            assert plan.likely_victims == ("f", "e", "d", "c")
+        assert looked == [False] * (LOOK_STEPS - 1) + [True]

@@ -18,7 +18,7 @@ from proxima_config.settings import ProximaSettings
 from proxima_engine.launch import keep_kv_of_those_who_yield
 from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.pace import StepTime
-from proxima_engine.policy.plan import Plan, YieldMode
+from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
 from proxima_engine.swap.ledger import SwapLedger
@@ -30,18 +30,29 @@ PAGE_BYTES = 32 * 64 * 4 * 2
 """One block of the layer that the bare scheduler has."""
 
 
+STANDS_STILL = 6
+"""From this number on nobody starts."""
+
+
 class Restless:
     """Starts whoever fits, and lets the request that the numbers name yield in the steps that they name."""
 
-    def __init__(self, turns: Iterator[int]) -> None:
+    def __init__(self, turns: Iterator[int], *, foresees: bool = False) -> None:
+        """``foresees``: says that whoever runs may be next, the last who started first."""
         self._turns = turns
+        self._foresees = foresees
 
     def plan(self, view: StepView) -> Plan:
         turn = next(self._turns)
         running = view.running
+        likely = tuple(request.request_id for request in reversed(running)) if self._foresees else ()
+        held = {request.request_id: Reason.BLOCKS for request in view.waiting}
+        if turn >= STANDS_STILL and running:
+            return Plan(order=(), held=held, likely_victims=likely)
         if turn and len(running) > 1:
-            return Plan(order=(), yields=((running[turn % len(running)].request_id, YieldMode.RECOMPUTE),))
-        return Plan(order=tuple(request.request_id for request in view.waiting))
+            yields = ((running[turn % len(running)].request_id, YieldMode.RECOMPUTE),)
+            return Plan(order=(), held=held, yields=yields, likely_victims=likely)
+        return Plan(order=tuple(held), likely_victims=likely)
 
 
 def start(
@@ -51,14 +62,16 @@ def start(
     host_blocks: int = 60,
     turns: Iterator[int] | None = None,
     lora: bool = False,
+    bus: bool = False,
+    foresees: bool = False,
     **flags: Any,
 ) -> SteppingEngine:
     config = engine_config(overlap=overlap, **flags)
     if lora:
         config.lora_config = LoRAConfig(max_loras=1)
     config.kv_transfer_config = transfer_config(config, host_blocks * PAGE_BYTES)
-    engine = SteppingEngine(config, blocks)
-    engine.scheduler.proxima_policy = Restless(turns or itertools.repeat(0))
+    engine = SteppingEngine(config, blocks, bus=bus)
+    engine.scheduler.proxima_policy = Restless(turns or itertools.repeat(0), foresees=foresees)
     return engine
 
 
@@ -315,13 +328,14 @@ schedules = st.lists(
 @settings(max_examples=60)
 @given(
     schedule=schedules,
-    turns=st.lists(st.integers(0, 5), min_size=1, max_size=30),
+    turns=st.lists(st.integers(0, 7), min_size=1, max_size=30),
     fails=st.lists(st.booleans(), min_size=1, max_size=12),
     host_blocks=st.sampled_from([0, 8, 60]),
     flags=st.fixed_dictionaries(
         {"max_num_batched_tokens": st.sampled_from([64, 2048]), "enable_prefix_caching": st.booleans()}
     ),
     adapters=st.integers(0, 2),
+    ahead=st.fixed_dictionaries({"bus": st.booleans(), "foresees": st.booleans()}),
 )
 def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     overlap: bool,
@@ -331,14 +345,16 @@ def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     host_blocks: int,
     flags: dict[str, Any],
     adapters: int,
+    ahead: dict[str, bool],
 ) -> None:
     """vllm#29870, #46014, #43839: whoever yields, resumes or is aborted while copies are on their way, whatever of them
     fails, under vLLM's own preemptions too, with prompts that share their blocks or the text of an earlier answer, and
-    with LoRA adapters of which one runs at a time."""
+    with LoRA adapters of which one runs at a time; with blocks that are stored before their owner yields, and fetched
+    over the bus before it resumes."""
     yielding = itertools.chain(itertools.islice(itertools.cycle(turns), 300), itertools.repeat(0))
     failing = itertools.chain(itertools.islice(itertools.cycle(fails), 200), itertools.repeat(False))
     engine = start(
-        overlap=overlap, host_blocks=host_blocks, turns=yielding, lora=bool(adapters), max_num_seqs=6, **flags
+        overlap=overlap, host_blocks=host_blocks, turns=yielding, lora=bool(adapters), max_num_seqs=6, **ahead, **flags
     )
     engine.copy_fails = lambda: next(failing)
     names: list[str] = []

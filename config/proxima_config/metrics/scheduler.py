@@ -118,6 +118,14 @@ SWAPPED_BYTES = Metric(
 SWAP_TIME = Metric(
     "proxima_swap_seconds_total", Kind.COUNTER, ("engine",), "Time for which copies held the worker up.", "seconds"
 )
+SWAP_AHEAD = Metric(
+    "proxima_swap_ahead_blocks_total",
+    Kind.COUNTER,
+    ("engine", "what"),
+    "KV blocks that moved before they had to: stored before a request yielded, or fetched (on CUDA) before one "
+    "resumed; and stored_used and fetched_used, those that were there when it did.",
+    "blocks",
+)
 RECOMPUTED = Metric(
     "proxima_recomputed_tokens_total",
     Kind.COUNTER,

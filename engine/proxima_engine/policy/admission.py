@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,12 +29,14 @@ from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.start_estimate import expected_start_steps, starts_in_turn_s
 from proxima_engine.policy.urgency import Band
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import COMPUTED_AGAIN, in_turn, terms_of, victims
+from proxima_engine.policy.yielding import COMPUTED_AGAIN, in_turn, is_near, likely_victims, terms_of, victims
 
 BACKFILLS_PER_STEP = 8
 """How many requests behind one that is held are looked at in a step."""
 LONG_SHARE = 0.5
 """Part of the pool that requests of class long may start with, all together, while others wait."""
+LOOK_STEPS = 8
+"""Steps after which one looks again who is likely to yield."""
 REFRESH_STEPS = 16
 """Steps after which curves and demand are made anew."""
 TURN = 0.5
@@ -59,6 +62,8 @@ class ProximaPolicy:
         self._gave_back = False
         """Whether those who yielded in the last plan did so for the sake of others."""
         self._steps_to_refresh = 0
+        self._steps_to_look = 0
+        self._likely_victims: tuple[str, ...] = ()
         self._terms = COMPUTED_AGAIN
         self._last: Plan | None = None
         """The last plan, while it would come out the same."""
@@ -88,6 +93,24 @@ class ProximaPolicy:
 
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
+        plan = self._next_plan(view)
+        # Where KV is lost, it is no help to know who yields next.
+        likely = self._look_ahead(view) if view.swap_token_s is not None else ()
+        return replace(plan, likely_victims=likely) if likely else plan
+
+    def _look_ahead(self, view: StepView) -> tuple[str, ...]:
+        self._steps_to_look -= 1
+        if self._steps_to_look > 0:
+            return self._likely_victims
+        self._steps_to_look = LOOK_STEPS
+        self._likely_victims = ()
+        standing = self._books.standing > 0 and self._terms.turn_share > 0
+        if standing or is_near(view, self._books.running):
+            candidates = list(self._books.candidates(view.running))
+            self._likely_victims = likely_victims(candidates, self._terms, somebody_stands_still=standing)
+        return self._likely_victims
+
+    def _next_plan(self, view: StepView) -> Plan:
         self._seen = view
         self._terms = terms_of(view)
         self._books.take_in(view, self._planned, self._terms, by_choice=self._gave_back or self._terms.turn_share > 0)

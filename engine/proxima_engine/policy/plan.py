@@ -44,9 +44,12 @@ class Plan:
     order: tuple[str, ...]
     """Ids of waiting requests to start, first to last. Nobody else is considered in this step."""
     held: Mapping[str, Reason] = field(default_factory=dict)
-    """Why each other waiting request that was looked at does not start."""
+    """Why each other waiting request that was looked at does not start, in the order in which they were."""
     yields: tuple[tuple[str, YieldMode], ...] = ()
     """Running requests that give up their blocks before the step."""
+    likely_victims: tuple[str, ...] = ()
+    """Running requests that are likely to yield next, the first of them first, while that is near. Only where their KV
+    is kept."""
     idle: bool = False
     """Nobody computes in this step, not even those who run."""
     backfilled: int = 0

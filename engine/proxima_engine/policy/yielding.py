@@ -24,6 +24,10 @@ from proxima_engine.policy.view import RunningRequest, StepView
 MINIMUM_SERVICE_TOKENS = 64
 """Tokens that a request may generate before it is asked to yield (again), as long as there is anybody else. Where its
 KV is computed again."""
+NEAR_STEPS = 32
+"""How far ahead one looks for those who are likely to yield."""
+LIKELY = 4
+"""How many of them are named."""
 CHEAP = 0.25
 """Part of the time to compute a token up to which it is cheap to move its KV to the host and back."""
 
@@ -87,6 +91,21 @@ def in_turn(candidates: Iterable[Candidate], terms: Terms) -> Sequence[RunningRe
     """Those who have been served for long enough to make room for one who stands still, longest served first."""
     served = [each.request for each in candidates if each.served_tokens >= terms.service_tokens]
     return sorted(served, key=lambda request: (request.started_s, request.request_id))
+
+
+def is_near(view: StepView, running: int) -> bool:
+    """Whether the blocks may run out in the next steps, if each of those who run goes on as in a decode."""
+    left = view.blocks_total - view.used_blocks - view.growth_blocks
+    return running > 1 and left * view.block_size < NEAR_STEPS * running
+
+
+def likely_victims(candidates: Sequence[Candidate], terms: Terms, *, somebody_stands_still: bool) -> tuple[str, ...]:
+    """Who yields next, when blocks run out or, where turns are taken, when the turn of one who stands still comes."""
+    by_loss = heapq.nsmallest(LIKELY, candidates, key=lambda candidate: _loss(candidate, terms))
+    names = [candidate.request.request_id for candidate in by_loss]
+    if somebody_stands_still and terms.turn_share:
+        names[LIKELY // 2 :] = [request.request_id for request in in_turn(candidates, terms)[: LIKELY // 2]]
+    return tuple(dict.fromkeys(names))
 
 
 def _loss(candidate: Candidate, terms: Terms) -> tuple[int, bool, bool, bool, float, str]:

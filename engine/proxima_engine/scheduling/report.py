@@ -193,6 +193,12 @@ class SchedulerReport:
             "swapped_blocks_total": {"out": counters.blocks_out, "in": counters.blocks_in},
             "swapped_bytes_total": {"out": counters.bytes_out, "in": counters.bytes_in},
             "swap_time_s_total": counters.copy_s,
+            "swap_ahead_blocks_total": {
+                "stored": swap.store_ahead.blocks_stored,
+                "stored_used": swap.ledger.blocks_used_of_ahead,
+                "fetched": counters.blocks_fetched,
+                "fetched_used": counters.blocks_found_fetched,
+            },
             "recompute_tokens_avoided_total": counters.tokens_kept,
             "prefix_tokens_restored_total": counters.prefix_tokens,
             "swap_failures_total": {"no_room": counters.no_room, "copy": counters.failed},

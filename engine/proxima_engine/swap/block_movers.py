@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 
 logger = logging.getLogger(__name__)
+NO_BLOCK = -1
+"""Stands for the block of a row that is not scattered."""
 
 
 class BlockMover(Protocol):
@@ -22,7 +24,7 @@ class BlockMover(Protocol):
         ...
 
     def scatter(self, piece: int, blocks: Sequence[int]) -> None:
-        """Block `blocks[i]` becomes row i of the piece."""
+        """Block `blocks[i]` becomes row i of the piece, but for rows with `NO_BLOCK`."""
         ...
 
 
@@ -67,12 +69,15 @@ class IndexingMover:
             start += rows.shape[1]
 
     def scatter(self, piece: int, blocks: Sequence[int]) -> None:
-        indices = self._indices(blocks)
+        wanted = [row for row, block in enumerate(blocks) if block != NO_BLOCK]
+        indices = self._indices([blocks[row] for row in wanted])
+        piece_rows = self._pieces[piece][: len(blocks)]
+        if len(wanted) < len(blocks):
+            piece_rows = piece_rows.index_select(0, self._indices(wanted))
         start = 0
         for layer in self._layers:
             end = start + layer[0].numel()
-            rows = self._pieces[piece][: len(blocks), start:end].reshape(len(blocks), *layer.shape[1:])
-            layer.index_copy_(0, indices, rows)
+            layer.index_copy_(0, indices, piece_rows[:, start:end].reshape(len(wanted), *layer.shape[1:]))
             start = end
 
     def _indices(self, blocks: Sequence[int]) -> torch.Tensor:

@@ -16,8 +16,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from proxima_engine.swap.cuda_copier import AHEAD_PIECE_BYTES, AHEAD_PIECES
+from proxima_engine.swap.fetch_ahead import FetchAhead
 from proxima_engine.swap.scheduler_side import SwapSchedulerSide
-from proxima_engine.swap.setup import HOST_BYTES, PREFIXES, host_blocks
+from proxima_engine.swap.setup import HOST_BYTES, PREFIXES, block_bytes, host_blocks
 from proxima_engine.swap.transfers import SwapMetadata, SwapReport
 from proxima_engine.swap.worker_side import SwapWorkerSide
 
@@ -52,8 +54,12 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
                     "the %d bytes of a rank",
                     extra[HOST_BYTES],
                 )
+            piece_blocks = max(1, AHEAD_PIECE_BYTES // (block_bytes(kv_cache_config) or 1))
             self.scheduler_side = SwapSchedulerSide(
-                blocks, vllm_config.cache_config.block_size, prefixes=extra.get(PREFIXES, True)
+                blocks,
+                vllm_config.cache_config.block_size,
+                FetchAhead(piece_blocks, AHEAD_PIECES),
+                prefixes=extra.get(PREFIXES, True),
             )
         else:
             self._worker = SwapWorkerSide(kv_cache_config.num_blocks, blocks)
@@ -118,6 +124,7 @@ class ProximaSwapConnector(KVConnectorBase_V1, SupportsHMA):
         metadata = self._get_connector_metadata()
         if isinstance(metadata, SwapMetadata):
             self._worker_side().load(metadata.loads)
+            self._worker_side().fetch_ahead(metadata.fetches)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """All layers are there, or are on their way in the order of the stream, when the forward pass begins."""

@@ -1,6 +1,6 @@
 """Copies of KV blocks between the device's cache and host memory, over all layers at once.
 
-One class for each kind of device, behind the same three methods. Both treat a block as one row of bytes for each layer,
+One class for each kind of device, behind the same methods. Both treat a block as one row of bytes for each layer,
 whatever the layout of the attention backend is: all that is asked of it is one dimension that counts blocks.
 """
 
@@ -31,8 +31,13 @@ class Copier(Protocol):
         """Copy to the host. What is queued on the device before is seen, what is queued after is not."""
         ...
 
-    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
-        """Copy back. What is queued on the device after it sees the result."""
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> int:
+        """Copy back. What is queued on the device after it sees the result. Returns how many had been fetched ahead."""
+        ...
+
+    def fetch_ahead(self, host_blocks: Sequence[int]) -> int:
+        """They are going to be loaded: bring them nearer, as far as there is room, in nobody's way. Returns how many
+        are nearer than before. What is stored to them later is what a load brings."""
         ...
 
     def take_seconds(self) -> float:
@@ -65,7 +70,7 @@ def _bytes(layer: torch.Tensor) -> Bytes:
 
 
 class CpuCopier:
-    """Device and host are the same memory, and a copy is done when it returns."""
+    """Device and host are the same memory: nothing can be brought nearer, and a copy is done when it returns."""
 
     def __init__(self, caches: Mapping[str, torch.Tensor], num_blocks: int, host_blocks: int) -> None:
         layers = _layers(caches, num_blocks)
@@ -79,8 +84,12 @@ class CpuCopier:
     def store(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
         self._copy(self._layers, device_blocks, self._host, host_blocks)
 
-    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> int:
         self._copy(self._host, host_blocks, self._layers, device_blocks)
+        return 0
+
+    def fetch_ahead(self, host_blocks: Sequence[int]) -> int:  # noqa: ARG002  no bus lies between
+        return 0
 
     def take_seconds(self) -> float:
         seconds, self._seconds = self._seconds, 0.0

@@ -15,6 +15,10 @@ PIECES = 2
 PIECE_BYTES = 64 << 20
 """Of device memory, beside what vLLM plans with: 128 MiB in all. Over PCIe a piece takes milliseconds, far longer
 than to start its copies. Who yields with more than two pieces makes the forward pass wait for the bus."""
+AHEAD_PIECES = 4
+AHEAD_PIECE_BYTES = 32 << 20
+"""Of device memory as well, another 128 MiB, for what is fetched ahead. A step fetches one such piece: what is stored
+or loaded in the next step stands behind it in the lane of the bus."""
 PINNED_BYTES = 256 << 20
 """Of one allocation of pinned memory. PyTorch rounds each up to a power of two: of 20 GiB at once it would make 32."""
 
@@ -32,13 +36,12 @@ class CudaCopier:
     def __init__(self, layers: Sequence[torch.Tensor], host_blocks: int) -> None:
         self._device = layers[0].device
         self.bytes_per_block = bytes_per_block(layers)
-        size = max(1, min(host_blocks, PIECE_BYTES // self.bytes_per_block))
-        pieces = [
-            torch.empty((size, self.bytes_per_block), dtype=torch.uint8, device=self._device) for _ in range(PIECES)
-        ]
+        sizes = [PIECE_BYTES] * PIECES + [AHEAD_PIECE_BYTES] * AHEAD_PIECES
+        pieces = [self._piece(min(host_blocks, size // self.bytes_per_block)) for size in sizes]
         self._copies = StagedCopies(
             mover_for(layers, pieces),
             pieces,
+            AHEAD_PIECES,
             _pinned_rows(host_blocks, self.bytes_per_block),
             bus=CudaLane(torch.cuda.Stream(self._device)),
             compute=self._compute(),
@@ -50,13 +53,19 @@ class CudaCopier:
         with self._hold_ups.of(compute):
             self._copies.store(compute, device_blocks, host_blocks)
 
-    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> None:
+    def load(self, device_blocks: Sequence[int], host_blocks: Sequence[int]) -> int:
         compute = self._compute()
         with self._hold_ups.of(compute):
-            self._copies.load(compute, device_blocks, host_blocks)
+            return self._copies.load(compute, device_blocks, host_blocks)
+
+    def fetch_ahead(self, host_blocks: Sequence[int]) -> int:
+        return self._copies.fetch_ahead(host_blocks)
 
     def take_seconds(self) -> float:
         return self._hold_ups.take_seconds()
+
+    def _piece(self, blocks: int) -> torch.Tensor:
+        return torch.empty((max(1, blocks), self.bytes_per_block), dtype=torch.uint8, device=self._device)
 
     def _compute(self) -> CudaLane:
         """The stream that the forward pass is queued in."""

@@ -41,6 +41,10 @@ class SwapLedger:
     """Host block -> step in which it was filled."""
     _in_use: list[int] = field(default_factory=list)
     """Read or written by copies of this step, and held for nobody."""
+    blocks_used_of_ahead: int = 0
+    """Blocks that were stored ahead and were there when somebody with that text yielded."""
+    _ahead: set[int] = field(default_factory=set)
+    """Stored ahead, and no use made of it yet."""
 
     def __post_init__(self) -> None:
         self.pool = HostPool(self.host_blocks)
@@ -72,6 +76,7 @@ class SwapLedger:
         if new is None:
             pool.let_go(there)
             return None
+        self._make_use_of(there)
         places = [index for index, block in enumerate(found) if block is None]
         host = list(found)
         for index, block in zip(places, new, strict=True):
@@ -80,10 +85,10 @@ class SwapLedger:
         self._saved[request_id] = _Saved(tokens, [block for block in host if block is not None])
         return Copy(tuple(device_blocks[index] for index in places), tuple(new))
 
-    def keep(self, key: Key) -> int | None:
+    def keep(self, key: Key, *, ahead: bool = False) -> int | None:
         """A host block for what a block of the device holds that is about to be used for something else; None if that
         is there already, or if there is no room. The first of a step stay longest: the beginning of a text comes
-        before its end."""
+        before its end. ``ahead``: its owner is likely to yield soon, and has it until then."""
         if (there := self.pool.find(key)) is not None:
             # Until now it was on the device too, and in use there.
             self.pool.hold([there])
@@ -92,6 +97,8 @@ class SwapLedger:
         if (new := self.pool.take(1)) is None:
             return None
         self._fill(new[0], key)
+        if ahead:
+            self._ahead.add(new[0])
         self._in_use += new
         return new[0]
 
@@ -99,6 +106,11 @@ class SwapLedger:
         """Tokens of a request that yielded, from the first on, that need not be computed again; 0 if it runs."""
         saved = self._saved.get(request_id)
         return 0 if saved is None else saved.tokens
+
+    def saved_blocks(self, request_id: str) -> Sequence[int]:
+        """Host blocks that are held for a request which yielded, in the order of its text."""
+        saved = self._saved.get(request_id)
+        return () if saved is None else saved.host_blocks
 
     def kept_tokens(self, keys: Sequence[Key]) -> int:
         """Tokens of these full blocks, one after the other in a text, that are there for whoever asks."""
@@ -142,6 +154,7 @@ class SwapLedger:
         for block in host_blocks:
             self.pool.forget(block)
         bad = set(host_blocks)
+        self._ahead -= bad
         hit = [name for name, saved in self._saved.items() if not bad.isdisjoint(saved.host_blocks)]
         for request_id in hit:
             self.forget(request_id)
@@ -153,6 +166,7 @@ class SwapLedger:
     def forget_all(self) -> None:
         for request_id in list(self._saved):
             self.forget(request_id)
+        self._ahead.clear()
         self.pool.forget_all()
 
     def _run_of_before(self, keys: Sequence[Key]) -> list[int]:
@@ -161,7 +175,13 @@ class SwapLedger:
         run = self.pool.find_run(keys)
         return list(itertools.takewhile(lambda block: self._filled[block] < self.step, run))
 
+    def _make_use_of(self, blocks: Sequence[int]) -> None:
+        used = self._ahead.intersection(blocks)
+        self._ahead -= used
+        self.blocks_used_of_ahead += len(used)
+
     def _fill(self, block: int, key: Key | None) -> None:
         self._filled[block] = self.step
+        self._ahead.discard(block)
         if key is not None:
             self.pool.name(block, key)

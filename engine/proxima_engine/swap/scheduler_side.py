@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from proxima_engine.swap.evictions import EvictionWatch
+from proxima_engine.swap.fetch_ahead import FetchAhead
 from proxima_engine.swap.ledger import SwapLedger
+from proxima_engine.swap.store_ahead import StoreAhead, Victim
 from proxima_engine.swap.transfers import SwapMetadata, SwapReport, Transfer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -23,7 +27,8 @@ LEAST_ROOM = 0.1
 STAKE = 0.01
 """Part of the time that may go into storing prefixes which nobody has asked for yet."""
 PREFIXES = "(evicted prefixes)"
-"""Stands for the request of a transfer that belongs to none."""
+AHEAD = "(likely to yield)"
+"""Stand for the request of a transfer that belongs to none, or to several."""
 
 
 @dataclass(slots=True)
@@ -43,6 +48,10 @@ class SwapCounters:
     """Yields whose KV was dropped, because host memory was full."""
     failed: int = 0
     """Requests of which a copy failed, and which compute again for that."""
+    blocks_fetched: int = 0
+    """Carried over the bus ahead of a resumption."""
+    blocks_found_fetched: int = 0
+    """Of those that were loaded, how many had been."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +64,13 @@ class _Offer:
 
 
 class SwapSchedulerSide:
-    def __init__(self, host_blocks: int, block_size: int, *, prefixes: bool = True) -> None:
+    def __init__(
+        self, host_blocks: int, block_size: int, fetch_ahead: FetchAhead | None = None, *, prefixes: bool = True
+    ) -> None:
         self.ledger = SwapLedger(host_blocks, block_size)
+        self.store_ahead = StoreAhead(self.ledger)
+        self._fetch_ahead = fetch_ahead or FetchAhead(blocks_per_step=0, steps=0)
+        self._next_to_resume: str | None = None
         self._block_size = block_size
         self.counters = SwapCounters()
         self._wants_prefixes = prefixes and host_blocks > 0
@@ -80,7 +94,7 @@ class SwapSchedulerSide:
     @property
     def is_idle(self) -> bool:
         """Whether the coming step has nothing to copy yet."""
-        return not self._stores and not self._loads
+        return not self._stores and not self._loads and self.store_ahead.is_idle
 
     def token_s(self) -> float | None:
         """Seconds for which the KV of a token holds the worker up on its way to the host and back, as measured so far;
@@ -103,8 +117,11 @@ class SwapSchedulerSide:
         self._load_prefixes = self._store_prefixes = both_ways_s is not None
         if both_ways_s is None or fitted is None:
             return
+        base_s, token_s = fitted
+        step_s = base_s + token_s * step_tokens
+        self.store_ahead.weigh(both_ways_s / 2, token_s, step_s, self._computed_tokens)
         # In tokens that could have been computed in that time.
-        cost = both_ways_s / 2 / fitted[1]
+        cost = both_ways_s / 2 / token_s
         self._load_prefixes = 2 * cost < 1
         gained = self.counters.prefix_tokens * (1 - cost)
         at_stake = self._stored_prefix_tokens * cost - gained
@@ -120,6 +137,8 @@ class SwapSchedulerSide:
             # Nothing is kept here, which is no lack of room.
             return False
         request_id = request.request_id
+        self.store_ahead.drop(request_id)
+        self._fetch_ahead.drop(request_id)
         # Beyond what is known of the text there may be KV of tokens that a step in flight has not brought yet.
         tokens = min(request.num_computed_tokens, request.num_tokens)
         if request.resumable or not tokens:
@@ -132,6 +151,18 @@ class SwapSchedulerSide:
         self.counters.blocks_out += len(copy.host_blocks)
         self._stores.append(Transfer(request_id, copy.device_blocks, copy.host_blocks))
         return True
+
+    def expect(self, likely_victims: Iterable[tuple[Request, list[int]]], waiting: Iterable[str]) -> None:
+        """What the coming steps are likely to bring. ``likely_victims`` run, in blocks of the device that hold their
+        text from the first token on; ``waiting``: who resumes next comes first."""
+        self.store_ahead.choose(self._as_victim(*each) for each in likely_victims)
+        self._next_to_resume = next((each for each in waiting if self.ledger.saved_tokens(each)), None)
+
+    def _as_victim(self, request: Request, device_blocks: list[int]) -> Victim:
+        # The text of a session may be cut back and go on differently.
+        computed = 0 if request.resumable else request.num_computed_tokens - request.num_in_flight_tokens
+        full = max(0, min(computed, request.num_tokens)) // self._block_size
+        return Victim(request.request_id, request.block_hashes[:full], device_blocks)
 
     def tokens_beyond(self, request: Request, local_tokens: int) -> int:
         """Tokens that can be loaded for a request whose first ``local_tokens`` are still on the device.
@@ -154,6 +185,7 @@ class SwapSchedulerSide:
         if external_tokens and offer is not None and offer.request_id == request.request_id:
             first, end = offer.first_token, offer.end_token
         device_blocks = blocks.get_block_ids()[0]
+        self._fetch_ahead.drop(request.request_id)
         copy = self.ledger.resume(request.request_id, request.block_hashes, first, end, device_blocks)
         if copy is None:
             return
@@ -169,8 +201,9 @@ class SwapSchedulerSide:
         written = set(output.new_block_ids_to_zero or ())
         written.update(copy.dst_block_id for copy in output.kv_cache_block_copies or ())
         self._drop_overwritten(written)
+        self._store_ahead_of_yields(written)
         self._keep_evicted(written)
-        metadata = SwapMetadata(self.ledger.step, tuple(self._stores), tuple(self._loads))
+        metadata = SwapMetadata(self.ledger.step, tuple(self._stores), tuple(self._loads), self._fetches())
         self._stores.clear()
         self._loads.clear()
         self.ledger.step_ends()
@@ -181,20 +214,29 @@ class SwapSchedulerSide:
         counters.bytes_out += report.bytes_out
         counters.bytes_in += report.bytes_in
         counters.copy_s += report.copy_s
+        counters.blocks_fetched += report.blocks_fetched
+        counters.blocks_found_fetched += report.blocks_found_fetched
         counters.failed += len(report.failed)
         for request_id in report.failed:
             ledger.forget(request_id)
         ledger.distrust(report.bad_host_blocks)
+        if report.failed:
+            # Of those who are likely to yield, what was found there may be there no more.
+            self.store_ahead.forget_all()
         if report.loads_failed:
             # What was computed on blocks that were not filled may have been stored since.
             ledger.distrust(ledger.filled_after(report.step))
 
     def ended(self, request_id: str) -> None:
+        """The request has ended, or computes again."""
         self.ledger.forget(request_id)
+        self.store_ahead.drop(request_id)
+        self._fetch_ahead.drop(request_id)
 
     def forget_all(self) -> None:
         """KV of before is void, as when the weights change."""
         self.ledger.forget_all()
+        self.store_ahead.forget_all()
         self._stores.clear()
         self.forget_evicted()
 
@@ -207,6 +249,18 @@ class SwapSchedulerSide:
         """These are about to leave the prefix cache because they were never filled; nobody may keep them."""
         if self._evictions is not None:
             self._evictions.overlook(blocks)
+
+    def _fetches(self) -> tuple[int, ...]:
+        following, self._next_to_resume = self._next_to_resume, None
+        if following is None:
+            return ()
+        return self._fetch_ahead.of_step(following, self.ledger.saved_blocks(following))
+
+    def _store_ahead_of_yields(self, written: set[int]) -> None:
+        copy = self.store_ahead.take(written)
+        if copy is not None:
+            self.counters.blocks_out += len(copy.host_blocks)
+            self._stores.append(Transfer(AHEAD, copy.device_blocks, copy.host_blocks))
 
     def _keep_evicted(self, written: set[int]) -> None:
         if self._evictions is None:

@@ -52,13 +52,19 @@ def is_ours(config: KVTransferConfig | None) -> bool:
     return config is not None and config.kv_connector == CONNECTOR
 
 
-def host_blocks(cache: KVCacheConfig, host_bytes: Any) -> int:
-    """Blocks for one rank; 0 where the layers' KV is of a kind that is not kept."""
+def block_bytes(cache: KVCacheConfig) -> int | None:
+    """Of a block in all layers of one rank; None where their KV is of a kind that is not kept."""
     if len(cache.kv_cache_groups) != 1:
-        return 0
+        return None
     (group,) = cache.kv_cache_groups
     spec = group.kv_cache_spec
     if not isinstance(spec, FullAttentionSpec) or spec.sliding_window or spec.attention_chunk_size:
-        return 0
-    blocks: int = int(host_bytes) // (spec.page_size_bytes * len(group.layer_names))
-    return blocks
+        return None
+    size: int = spec.page_size_bytes * len(group.layer_names)
+    return size
+
+
+def host_blocks(cache: KVCacheConfig, host_bytes: Any) -> int:
+    """Blocks for one rank; 0 where the layers' KV is of a kind that is not kept."""
+    size = block_bytes(cache)
+    return 0 if size is None else int(host_bytes) // size

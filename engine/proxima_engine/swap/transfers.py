@@ -24,6 +24,8 @@ class SwapMetadata(KVConnectorMetadata):
     """Number of the step; later ones have higher numbers."""
     stores: tuple[Transfer, ...] = ()
     loads: tuple[Transfer, ...] = ()
+    fetches: tuple[int, ...] = ()
+    """Host blocks that a later step is going to load: to be brought nearer beside the forward pass, if that helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class SwapReport(KVConnectorWorkerMetadata):
     bytes_in: int = 0
     copy_s: float = 0.0
     """Seconds for which copies held the worker up."""
+    blocks_fetched: int = 0
+    """Carried over the bus ahead of a load."""
+    blocks_found_fetched: int = 0
+    """Of those that were loaded, how many had been."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> SwapReport:
         """Of several ranks: they copy side by side, each a part of each block."""
@@ -55,4 +61,6 @@ class SwapReport(KVConnectorWorkerMetadata):
             self.bytes_out + other.bytes_out,
             self.bytes_in + other.bytes_in,
             max(self.copy_s, other.copy_s),
+            max(self.blocks_fetched, other.blocks_fetched),
+            max(self.blocks_found_fetched, other.blocks_found_fetched),
         )

@@ -32,7 +32,8 @@ class SwapWorkerSide:
         """Since the last report."""
         self._loads_failed = False
         self._bad_device_blocks: set[int] = set()
-        self._blocks_out = self._blocks_in = 0
+        self._blocks_out = self._blocks_in = self._fetched = self._found_fetched = 0
+        self._fetches_ahead = True
 
     def register(self, caches: Mapping[str, torch.Tensor]) -> None:
         try:
@@ -45,7 +46,7 @@ class SwapWorkerSide:
         for transfer in transfers:
             if not transfer.host_blocks:
                 continue
-            if self._copied(transfer, to_host=True):
+            if self._copied(transfer, to_host=True) is not None:
                 self._bad_host_blocks.difference_update(transfer.host_blocks)
                 self._blocks_out += len(transfer.host_blocks)
             else:
@@ -54,12 +55,25 @@ class SwapWorkerSide:
 
     def load(self, transfers: Sequence[Transfer]) -> None:
         for transfer in transfers:
-            if self._bad_host_blocks.isdisjoint(transfer.host_blocks) and self._copied(transfer, to_host=False):
+            trusted = self._bad_host_blocks.isdisjoint(transfer.host_blocks)
+            found_fetched = self._copied(transfer, to_host=False) if trusted else None
+            if found_fetched is not None:
                 self._blocks_in += len(transfer.host_blocks)
+                self._found_fetched += found_fetched
             else:
                 self._bad_device_blocks.update(transfer.device_blocks)
                 self._loads_failed = True
                 self._fail(transfer)
+
+    def fetch_ahead(self, host_blocks: Sequence[int]) -> None:
+        """Beside the forward pass; nobody waits for it, and nobody counts on it."""
+        if not host_blocks or self._copier is None or not self._fetches_ahead:
+            return
+        try:
+            self._fetched += self._copier.fetch_ahead(host_blocks)
+        except Exception:  # the same boundary as below; what is not there is loaded the normal way
+            self._fetches_ahead = False
+            logger.exception("fetching KV from the host ahead failed; from now on it is loaded when it is needed")
 
     def take_bad_device_blocks(self) -> set[int]:
         """Blocks that a load of this step should have filled and did not."""
@@ -71,7 +85,7 @@ class SwapWorkerSide:
         size, copy_s = 0, 0.0
         if self._copier is not None:
             size, copy_s = self._copier.bytes_per_block, self._copier.take_seconds()
-        if not (self._blocks_out or self._blocks_in or self._failed or copy_s):
+        if not (self._blocks_out or self._blocks_in or self._fetched or self._failed or copy_s):
             return None
         report = SwapReport(
             self._step,
@@ -81,27 +95,31 @@ class SwapWorkerSide:
             self._blocks_out * size,
             self._blocks_in * size,
             copy_s,
+            self._fetched,
+            self._found_fetched,
         )
         self._failed.clear()
         self._failed_host_blocks.clear()
         self._loads_failed = False
-        self._blocks_out = self._blocks_in = 0
+        self._blocks_out = self._blocks_in = self._fetched = self._found_fetched = 0
         return report
 
     def _fail(self, transfer: Transfer) -> None:
         self._failed.add(transfer.request_id)
         self._failed_host_blocks.update(transfer.host_blocks)
 
-    def _copied(self, transfer: Transfer, *, to_host: bool) -> bool:
+    def _copied(self, transfer: Transfer, *, to_host: bool) -> int | None:
+        """How many blocks had been fetched ahead; None if the copy failed."""
         if self._copier is None:
-            return False
-        copy = self._copier.store if to_host else self._copier.load
+            return None
         try:
-            copy(transfer.device_blocks, transfer.host_blocks)
+            if not to_host:
+                return self._copier.load(transfer.device_blocks, transfer.host_blocks)
+            self._copier.store(transfer.device_blocks, transfer.host_blocks)
         except Exception:  # the same boundary; the scheduler is told, and nothing is loaded from there
             direction = "to" if to_host else "from"
             logger.exception(
                 "copying KV of request %s %s the host failed; it computes again", transfer.request_id, direction
             )
-            return False
-        return True
+            return None
+        return 0

@@ -118,6 +118,7 @@ _PLAIN: Mapping[Metric, str] = {
 _BY_LABEL: Mapping[Metric, tuple[Sequence[str], str]] = {
     catalogue.SWAPPED_BLOCKS: (("out", "in"), "swapped_blocks_total"),
     catalogue.SWAPPED_BYTES: (("out", "in"), "swapped_bytes_total"),
+    catalogue.SWAP_AHEAD: (("stored", "stored_used", "fetched", "fetched_used"), "swap_ahead_blocks_total"),
     catalogue.SWAP_FAILURES: (("no_room", "copy"), "swap_failures_total"),
 }
 _BY_CLASS: Mapping[Metric, str] = {
