@@ -147,10 +147,41 @@ def swap_beside_steps() -> None:
             copier.store(chosen, host)
             for layer in layers.values():
                 layer.index_fill_(0, there, 0)
+        # A part comes back from where it was fetched ahead, and is stored anew before the last load.
+        copier.fetch_ahead(list(range(0, count, 3)))
+        for layer in layers.values():
+            layer.index_fill_(0, torch.tensor(order[half:], device=DEVICE), 1)
+        copier.load(order[:half], list(range(half)))
+        copier.store(order[:half], list(range(half)))
         copier.load(order, list(range(count)))
         for layer, old in zip(layers.values(), before, strict=True):
             if not torch.equal(layer, old):
                 raise AssertionError("blocks differ after a swap out and in")
+
+
+def fetched_ahead() -> None:
+    """What crossed the bus beside a step is found, and is what it was before the host was written again."""
+    count, width = (12, 256) if DRY_RUN else (64, 65_536)
+    layers = {
+        str(index): torch.randint(0, 255, (count, 1, width), dtype=torch.uint8, device=DEVICE) for index in (0, 1)
+    }
+    before = [layer.clone() for layer in layers.values()]
+    copier = copier_for(layers, count, count)
+    half = count // 2
+    for _ in range(REPEATS):
+        copier.store(list(range(half)), list(range(half)))
+        fetched = copier.fetch_ahead(list(range(half)))
+        for layer in layers.values():
+            layer[:half] = 0
+        # The zeros take the place of the first on the host.
+        copier.store([0], [0])
+        found = copier.load(list(range(half)), list(range(half)))
+        if DEVICE == "cuda" and (fetched, found) != (half, half - 1):
+            raise AssertionError(f"{fetched} of {half} blocks were fetched ahead, and {found} of {half - 1} found")
+        for layer, old in zip(layers.values(), before, strict=True):
+            if layer[0].any() or not torch.equal(layer[1:], old[1:]):
+                raise AssertionError("blocks differ after they were fetched ahead")
+            layer[0] = old[0]
 
 
 CHECKS: dict[str, Callable[[], None]] = {
@@ -175,6 +206,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "CUDA graph of a decode": a_graph_replays_with_the_next_step,
     "blocks to pinned memory and back": blocks_to_pinned_memory_and_back,
     "swap beside steps": swap_beside_steps,
+    "swap fetched ahead": fetched_ahead,
 }
 
 

@@ -197,6 +197,10 @@ class Bench:
             for _ in range(layers):
                 decode()
 
+        def load_fetched() -> None:
+            copier.fetch_ahead(swapped[1])
+            copier.load(*swapped)
+
         def store_and_step() -> None:
             copier.store(*swapped)
             step()
@@ -207,6 +211,7 @@ class Bench:
             ("copy on write", lambda: copy_blocks(cache, cache, ids, others), 2 * moved, self.timer),
             ("--swap out", lambda: copier.store(*swapped), moved, streams_us),
             ("--swap in", lambda: copier.load(*swapped), moved, streams_us),
+            ("--swap in, fetched ahead as far as there is room", load_fetched, moved, streams_us),
             (f"{layers} decodes", step, attended, streams_us),
             (f"{layers} decodes beside --swap out", store_and_step, attended + moved, streams_us),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,41 +38,85 @@ def body(number: int, **sampling: Any) -> dict[str, Any]:
     return {"prompt": [10 + number] * (300 + number), "max_tokens": 200, "ignore_eos": True, **sampling}
 
 
+# Proxima would let them wait. After many short answers to such prompts it expects others.
+SHORT = {**body(20), "ignore_eos": False, "vllm_xargs": {FIELD: 4}}
+
+
+def connect(gateway: GatewayProcess) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=120)
+
+
+async def metric(client: httpx.AsyncClient, series: str) -> float:
+    found = re.search(rf"^{re.escape(series)} (\S+)$", (await client.get("/metrics")).text, re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
 async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
     """Each needs 16 of the 39 blocks in the end, so that some lose theirs, in the middle of an answer. What was asked
     before has been given up by the prefix cache. Asked together twice: how much of it is kept before anybody has asked
     for any of it depends on how fast the machine is."""
     bodies = [body(number, temperature=0) for number in range(4)]
     bodies += [body(number, temperature=1.0, seed=number) for number in range(4, 8)]
-    # Proxima would let them wait. After many short answers to such prompts it expects others.
-    short = {**body(20), "ignore_eos": False, "vllm_xargs": {FIELD: 4}}
     with GatewayProcess([str(tiny_model), *FLAGS], tmp_path / "log") as gateway:
         gateway.wait_ready()
-        async with httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=120) as client:
+        async with connect(gateway) as client:
 
             async def text(request: dict[str, Any]) -> str:
                 answer = (await client.post("/v1/completions", json=request)).json()
                 assert "error" not in answer
                 return answer["choices"][0]["text"]
 
-            async def metric(series: str) -> float:
-                found = re.search(rf"^{re.escape(series)} (\S+)$", (await client.get("/metrics")).text, re.MULTILINE)
-                assert found
-                return float(found[1])
-
             alone = [await text(request) for request in bodies]
             together = []
             for _ in range(2):
-                await asyncio.gather(*(text(short) for _ in range(80)))
+                await asyncio.gather(*(text(SHORT) for _ in range(80)))
                 together.append(await asyncio.gather(*(text(request) for request in bodies)))
             await asyncio.sleep(0.5)
-            assert await metric('proxima_swapped_blocks_total{direction="in",engine="0"}') > 0
-            assert await metric('proxima_recompute_tokens_avoided_total{engine="0"}') > 100
+            assert await metric(client, 'proxima_swapped_blocks_total{direction="in",engine="0"}') > 0
+            assert await metric(client, 'proxima_recompute_tokens_avoided_total{engine="0"}') > 100
             # Nine full blocks of each of the prompts, as far as they were not on the device.
-            assert await metric('proxima_prefix_tokens_restored_total{engine="0"}') > 3 * 9 * 32
-            assert await metric('proxima_swap_failures_total{cause="copy",engine="0"}') == 0
-            assert await metric('proxima_host_kv_blocks_used{engine="0"}') == 0
+            assert await metric(client, 'proxima_prefix_tokens_restored_total{engine="0"}') > 3 * 9 * 32
+            assert await metric(client, 'proxima_swap_failures_total{cause="copy",engine="0"}') == 0
+            assert await metric(client, 'proxima_host_kv_blocks_used{engine="0"}') == 0
     assert together == [alone, alone]
+
+
+async def test_kv_on_the_host_is_gone_with_a_killed_engine_and_is_loaded_while_the_gateway_drains(tiny_model, tmp_path):
+    bodies = [body(number, temperature=0) for number in range(6)]
+    used = 'proxima_host_kv_blocks_used{engine="0"}'
+    with GatewayProcess([str(tiny_model), *FLAGS, "--max-restarts", "1"], tmp_path / "log") as gateway:
+        gateway.wait_ready()
+        async with connect(gateway) as client:
+
+            async def answer(request: dict[str, Any]) -> dict[str, Any]:
+                return (await client.post("/v1/completions", json=request)).json()
+
+            async def some_wait_on_the_host() -> list[asyncio.Task[dict[str, Any]]]:
+                await asyncio.gather(*(answer(SHORT) for _ in range(40)))
+                tasks = [asyncio.create_task(answer(request)) for request in bodies]
+                async with asyncio.timeout(60):
+                    while not await metric(client, used):
+                        await asyncio.sleep(0.02)
+                return tasks
+
+            alone = [(await answer(request))["choices"][0]["text"] for request in bodies]
+            tasks = await some_wait_on_the_host()
+            for process in gateway.engine_processes():
+                process.kill()
+            failed = await asyncio.gather(*tasks)
+            assert any("error" in each for each in failed)
+            async with asyncio.timeout(120):
+                while (await client.get("/health/ready")).status_code != 200:
+                    await asyncio.sleep(0.2)
+            assert (await answer(bodies[0]))["choices"][0]["text"] == alone[0]
+            await asyncio.sleep(0.5)
+            assert await metric(client, used) == 0
+            tasks = await some_wait_on_the_host()
+            gateway.process.send_signal(signal.SIGTERM)
+            drained = [each["choices"][0]["text"] for each in await asyncio.gather(*tasks)]
+            assert drained == alone
+        assert await asyncio.to_thread(gateway.wait_exit) == 0
 
 
 def test_a_request_that_is_made_to_yield_at_random_steps_gives_the_text_that_it_gives_alone(tiny_model):

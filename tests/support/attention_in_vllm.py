@@ -104,6 +104,8 @@ def generate(model: str, **engine: Any) -> dict[str, Any]:
         "asynchronous": config.scheduler_config.async_scheduling,
         "yields": getattr(getattr(scheduler, "proxima_policy", None), "yields", 0),
         "loaded_blocks": swap.counters.blocks_in if swap is not None else 0,
+        "stored_ahead_blocks": swap.ledger.blocks_used_of_ahead if swap is not None else 0,
+        "fetched_blocks": swap.counters.blocks_found_fetched if swap is not None else 0,
     }
 
 
@@ -121,14 +123,18 @@ def same(mine: dict[str, Any], native: dict[str, Any], *, exact: bool) -> bool:
     return True
 
 
-def failures(results: dict[str, dict[str, Any]], *, exact: bool) -> Iterator[str]:
+def failures(results: dict[str, dict[str, Any]], *, on_cuda: bool) -> Iterator[str]:
     for arm, result in results.items():
-        if not same(result, results["native"], exact=exact):
+        if not same(result, results["native"], exact=not on_cuda):
             yield f"{arm}: other answers than native"
         if "preempted" in arm and not result["yields"]:
             yield f"{arm}: nobody yielded"
         if "swapped" in arm and not result["loaded_blocks"]:
             yield f"{arm}: nothing was loaded"
+        if "swapped" in arm and not result["stored_ahead_blocks"]:
+            yield f"{arm}: nothing was stored ahead of a yield"
+        if "swapped" in arm and on_cuda and not result["fetched_blocks"]:
+            yield f"{arm}: nothing was fetched ahead of a resumption"
 
 
 def main(model: str) -> int:
@@ -148,7 +154,7 @@ def main(model: str) -> int:
         gc.collect()
         cleanup_dist_env_and_memory()
     sys.stdout.write("RESULT " + json.dumps(results) + "\n")
-    found = list(failures(results, exact=not on_cuda))
+    found = list(failures(results, on_cuda=on_cuda))
     for failure in found:
         sys.stderr.write(f"attention_in_vllm: {failure}\n")
     return 1 if found else 0

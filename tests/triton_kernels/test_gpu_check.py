@@ -55,7 +55,7 @@ def test_all_checks_pass(dry_run):
     printed, _ = dry_run
     stages = [line for line in printed.splitlines() if line.startswith("== ")]
     assert len(stages) == 3
-    assert printed.count("\nok ") == 17
+    assert printed.count("\nok ") == 18
     assert "FAILED" not in printed
 
 

@@ -234,6 +234,18 @@ def test_there_is_room_for_a_part_only_and_the_last_fetch_has_it():
     swap.check()
 
 
+def test_a_fetch_waits_for_who_still_reads_what_was_fetched_before():
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1, 2, 3, 6, 7], [0, 1, 2, 3, 4, 5])
+    swap.fetch([0, 1])
+    swap.run_all()
+    assert swap.load([4, 5], [0, 1]) == 2
+    # Both pieces are filled again before the load has run.
+    swap.fetch([2, 3, 4, 5])
+    swap.run_all(first="bus")
+    swap.check()
+
+
 def test_a_fetch_that_failed_half_way_is_not_found():
     swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
     swap.store([0, 1], [0, 1])

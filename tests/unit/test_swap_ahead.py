@@ -149,6 +149,15 @@ class TestStoresBeforeAYield:
         assert engine.scheduler.proxima_swap.ledger.blocks_used_of_ahead == 0
         finish(engine)
 
+    def test_after_a_reset_they_are_stored_anew(self) -> None:
+        engine, told = start()
+        told.likely = ("a",)
+        engine.add("a", PROMPT, 60)
+        steps(engine, 6)
+        engine.scheduler.reset_prefix_cache()
+        assert sum(len(stored(each, ahead=True)) for each in steps(engine, 3)) == 10
+        finish(engine)
+
     @overlaps
     def test_what_a_load_did_not_fill_is_found_by_nobody(self, overlap: bool) -> None:
         """One resumes, and is at once likely to yield again: with a step in flight nobody knows yet that its load
