@@ -269,10 +269,7 @@ class ProximaScheduler(Scheduler):
         found = (self.requests.get(request_id) for request_id in plan.likely_victims)
         running = (request for request in found if request is not None and request.status is RequestStatus.RUNNING)
         manager = self.kv_cache_manager
-        swap.expect(
-            [(request, manager.get_block_ids(request.request_id)[0]) for request in running],
-            (request_id for request_id in plan.held if request_id not in plan.order),
-        )
+        swap.expect([(request, manager.get_block_ids(request.request_id)[0]) for request in running], plan.held)
 
     def _tell_who_ended(self) -> None:
         if self._ended and isinstance(self.proxima_policy, LearnsFromFinished):
