@@ -136,6 +136,8 @@ class SchedulerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     swapped_bytes_total: dict[str, int] = {}
     swap_time_s_total: float = 0.0
     """Seconds for which copies held the worker up."""
+    swap_under_way_s_total: float = 0.0
+    """Seconds for which blocks were on their way, beside forward passes or not."""
     swap_ahead_blocks_total: dict[str, int] = {}
     """what ("stored" before a yield, "fetched" before a resumption, and of each what came to "stored_used" and
     "fetched_used") -> blocks."""

@@ -9,6 +9,7 @@ import torch
 from fake_lanes import FakeLane
 
 from proxima_engine.swap.block_movers import NO_BLOCK
+from proxima_engine.swap.lanes import CopyTimes
 from proxima_engine.swap.staged_copies import StagedCopies
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ class LaggingCopier:
     def fetch_ahead(self, host_blocks: Sequence[int]) -> int:
         return self._copies.fetch_ahead(host_blocks)
 
-    def take_seconds(self) -> float:
-        return 0.0
+    def take_times(self) -> CopyTimes:
+        return CopyTimes(0.0, 0.0)
 
     def _with_failures(self, copy: Callable[[], Any]) -> Any:
         # What fails is queued all the same, or only in part.

@@ -25,6 +25,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from proxima_engine.lab.bare_scheduler import bare_config, bare_scheduler, block_hasher
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
+from proxima_engine.swap.lanes import CopyTimes
 from proxima_engine.swap.transfers import SwapMetadata
 from proxima_engine.swap.worker_side import SwapWorkerSide
 
@@ -120,8 +121,8 @@ class SlotCopier:
     def fetch_ahead(self, host_blocks: Sequence[int]) -> int:
         return 0
 
-    def take_seconds(self) -> float:
-        return 0.0
+    def take_times(self) -> CopyTimes:
+        return CopyTimes(0.0, 0.0)
 
     def _copy(self, source: Any, from_blocks: Sequence[int], target: Any, to_blocks: Sequence[int]) -> None:
         if self._fails():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxima_engine.swap.block_movers import IndexingMover, KernelMover, bytes_per_block, mover_for
 from proxima_engine.swap.copier import block_rows
-from proxima_engine.swap.lanes import HoldUps
+from proxima_engine.swap.lanes import HoldUps, TimedLane
 from proxima_engine.swap.staged_copies import StagedCopies
 
 BLOCKS, HOST_BLOCKS, PIECE_BLOCKS = 8, 6, 2
@@ -265,6 +265,22 @@ def test_time_is_counted_once_and_when_it_is_over():
     swap.run_all()
     assert hold_ups.take_seconds() == pytest.approx(0.002), "two gathers of a millisecond"
     assert hold_ups.take_seconds() == 0.0
+
+
+def test_the_bus_works_only_while_blocks_are_under_way():
+    clock = [0.0]
+    compute, stream = FakeLane(clock), FakeLane(clock)
+    bus = TimedLane(stream)
+    for _ in range(3):
+        compute.run(lambda: None)
+    bus.wait(compute.mark())
+    bus.run(lambda: None)
+    assert not stream.advance(), "it waits"
+    for lane in (compute, stream):
+        while lane.advance():
+            pass
+    assert bus.take_seconds() == pytest.approx(0.001), "of four milliseconds"
+    assert bus.take_seconds() == 0.0
 
 
 def movers_choice(layers):

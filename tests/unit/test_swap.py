@@ -114,6 +114,7 @@ def test_one_that_yielded_computes_nothing_again(overlap: bool) -> None:
     assert told.host_blocks_total == 60
     assert told.swapped_blocks_total == {"out": counters.blocks_out, "in": counters.blocks_in}
     assert told.recompute_tokens_avoided_total == counters.tokens_kept
+    assert told.recomputed_tokens_total == 0
     # Prompts, and each output token but the last, which is not computed. A step in flight may run one past the end.
     assert computed <= 2 * (32 * 5 + 7 + 40)
 
@@ -387,6 +388,16 @@ def test_a_prompt_that_another_has_computed_further_is_not_loaded_over(overlap: 
     finish(engine)
     assert engine.scheduler.proxima_swap.counters.blocks_out > 0
     assert engine.scheduler.proxima_swap.counters.blocks_in == 0
+
+
+def test_what_copies_take_is_told_apart_from_what_they_hold_up() -> None:
+    engine = start()
+    side = engine.scheduler.proxima_swap
+    for held_s, under_way_s in ((0.1, 0.5), (0.2, 0.25)):
+        side.take_report(SwapReport(copy_s=held_s, under_way_s=under_way_s))
+    told = engine.scheduler._report.snapshot()
+    assert told.swap_time_s_total == pytest.approx(0.3)
+    assert told.swap_under_way_s_total == pytest.approx(0.75)
 
 
 def test_a_worker_that_cannot_copy_makes_nobody_count_on_it() -> None:

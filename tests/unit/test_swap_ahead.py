@@ -14,6 +14,7 @@ from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.fetch_ahead import FetchAhead
+from proxima_engine.swap.lanes import CopyTimes
 from proxima_engine.swap.ledger import SwapLedger
 from proxima_engine.swap.scheduler_side import AHEAD
 from proxima_engine.swap.setup import transfer_config
@@ -370,8 +371,8 @@ class TestFetchesBeforeAResumption:
                 message = "out of memory on purpose"
                 raise RuntimeError(message)
 
-            def take_seconds(self) -> float:
-                return 0.0
+            def take_times(self) -> CopyTimes:
+                return CopyTimes(0.0, 0.0)
 
         copier = NoRoomToFetch()
         worker = SwapWorkerSide(8, 8, lambda *_: copier)

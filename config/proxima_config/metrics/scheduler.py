@@ -118,6 +118,14 @@ SWAPPED_BYTES = Metric(
 SWAP_TIME = Metric(
     "proxima_swap_seconds_total", Kind.COUNTER, ("engine",), "Time for which copies held the worker up.", "seconds"
 )
+SWAP_UNDER_WAY = Metric(
+    "proxima_swap_under_way_seconds_total",
+    Kind.COUNTER,
+    ("engine",),
+    "Time for which KV blocks were on their way between device and host. The share that overlaps with computing is "
+    "1 - proxima_swap_seconds_total / this; on a CPU there is none.",
+    "seconds",
+)
 SWAP_AHEAD = Metric(
     "proxima_swap_ahead_blocks_total",
     Kind.COUNTER,

@@ -193,6 +193,7 @@ class SchedulerReport:
             "swapped_blocks_total": {"out": counters.blocks_out, "in": counters.blocks_in},
             "swapped_bytes_total": {"out": counters.bytes_out, "in": counters.bytes_in},
             "swap_time_s_total": counters.copy_s,
+            "swap_under_way_s_total": counters.under_way_s,
             "swap_ahead_blocks_total": {
                 "stored": swap.store_ahead.blocks_stored,
                 "stored_used": swap.ledger.blocks_used_of_ahead,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from proxima_engine.swap.block_movers import bytes_per_block
 from proxima_engine.swap.cuda_copier import CudaCopier
+from proxima_engine.swap.lanes import CopyTimes
 
 Bytes = NDArray[np.uint8]
 
@@ -40,8 +41,8 @@ class Copier(Protocol):
         are nearer than before. What is stored to them later is what a load brings."""
         ...
 
-    def take_seconds(self) -> float:
-        """For which copies held the device up, of those that have ended since the last call."""
+    def take_times(self) -> CopyTimes:
+        """Of copies that have ended since the last call."""
         ...
 
 
@@ -91,9 +92,9 @@ class CpuCopier:
     def fetch_ahead(self, host_blocks: Sequence[int]) -> int:  # noqa: ARG002  no bus lies between
         return 0
 
-    def take_seconds(self) -> float:
+    def take_times(self) -> CopyTimes:
         seconds, self._seconds = self._seconds, 0.0
-        return seconds
+        return CopyTimes(seconds, seconds)
 
     def _copy(
         self,

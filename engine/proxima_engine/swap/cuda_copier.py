@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from proxima_engine.swap.block_movers import bytes_per_block, mover_for
-from proxima_engine.swap.lanes import CudaLane, HoldUps
+from proxima_engine.swap.lanes import CopyTimes, CudaLane, HoldUps, TimedLane
 from proxima_engine.swap.staged_copies import StagedCopies
 
 PIECES = 2
@@ -38,12 +38,13 @@ class CudaCopier:
         self.bytes_per_block = bytes_per_block(layers)
         sizes = [PIECE_BYTES] * PIECES + [AHEAD_PIECE_BYTES] * AHEAD_PIECES
         pieces = [self._piece(min(host_blocks, size // self.bytes_per_block)) for size in sizes]
+        self._bus = TimedLane(CudaLane(torch.cuda.Stream(self._device)))
         self._copies = StagedCopies(
             mover_for(layers, pieces),
             pieces,
             AHEAD_PIECES,
             _pinned_rows(host_blocks, self.bytes_per_block),
-            bus=CudaLane(torch.cuda.Stream(self._device)),
+            bus=self._bus,
             compute=self._compute(),
         )
         self._hold_ups = HoldUps()
@@ -61,8 +62,8 @@ class CudaCopier:
     def fetch_ahead(self, host_blocks: Sequence[int]) -> int:
         return self._copies.fetch_ahead(host_blocks)
 
-    def take_seconds(self) -> float:
-        return self._hold_ups.take_seconds()
+    def take_times(self) -> CopyTimes:
+        return CopyTimes(self._hold_ups.take_seconds(), self._bus.take_seconds())
 
     def _piece(self, blocks: int) -> torch.Tensor:
         return torch.empty((max(1, blocks), self.bytes_per_block), dtype=torch.uint8, device=self._device)

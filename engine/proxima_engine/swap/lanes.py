@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -46,6 +46,15 @@ class CudaLane:
         self._stream.wait_event(mark)
 
 
+class CopyTimes(NamedTuple):
+    """In seconds."""
+
+    held_s: float
+    """For which the forward pass was held up."""
+    under_way_s: float
+    """For which blocks were on their way between device and host, held up by that or not."""
+
+
 class HoldUps:
     """How long lanes were busy with something or waited for it."""
 
@@ -66,3 +75,25 @@ class HoldUps:
             begun, ended = self._timed.popleft()
             seconds += begun.elapsed_time(ended) / 1000
         return seconds
+
+
+class TimedLane:
+    """A lane that counts for how long it works; what it waits for others is not work."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._busy = HoldUps()
+
+    def run(self, work: Callable[[], None]) -> None:
+        with self._busy.of(self._lane):
+            self._lane.run(work)
+
+    def mark(self, *, timed: bool = False) -> Mark:
+        return self._lane.mark(timed=timed)
+
+    def wait(self, mark: Mark) -> None:
+        self._lane.wait(mark)
+
+    def take_seconds(self) -> float:
+        """Of work that has ended since the last call."""
+        return self._busy.take_seconds()

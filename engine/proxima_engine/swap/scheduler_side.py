@@ -40,6 +40,9 @@ class SwapCounters:
     bytes_out: int = 0
     bytes_in: int = 0
     copy_s: float = 0.0
+    """For which copies held the worker up."""
+    under_way_s: float = 0.0
+    """For which blocks were on their way, beside forward passes or not."""
     tokens_kept: int = 0
     """Tokens that did not have to be computed again when a request resumed."""
     prefix_tokens: int = 0
@@ -214,6 +217,7 @@ class SwapSchedulerSide:
         counters.bytes_out += report.bytes_out
         counters.bytes_in += report.bytes_in
         counters.copy_s += report.copy_s
+        counters.under_way_s += report.under_way_s
         counters.blocks_fetched += report.blocks_fetched
         counters.blocks_found_fetched += report.blocks_found_fetched
         counters.failed += len(report.failed)

@@ -44,6 +44,8 @@ class SwapReport(KVConnectorWorkerMetadata):
     bytes_in: int = 0
     copy_s: float = 0.0
     """Seconds for which copies held the worker up."""
+    under_way_s: float = 0.0
+    """Seconds for which blocks were on their way, beside forward passes or not."""
     blocks_fetched: int = 0
     """Carried over the bus ahead of a load."""
     blocks_found_fetched: int = 0
@@ -61,6 +63,7 @@ class SwapReport(KVConnectorWorkerMetadata):
             self.bytes_out + other.bytes_out,
             self.bytes_in + other.bytes_in,
             max(self.copy_s, other.copy_s),
+            max(self.under_way_s, other.under_way_s),
             max(self.blocks_fetched, other.blocks_fetched),
             max(self.blocks_found_fetched, other.blocks_found_fetched),
         )

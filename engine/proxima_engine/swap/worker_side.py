@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from proxima_engine.swap.copier import Copier, copier_for
+from proxima_engine.swap.lanes import CopyTimes
 from proxima_engine.swap.transfers import SwapReport, Transfer
 
 logger = logging.getLogger(__name__)
@@ -82,10 +83,10 @@ class SwapWorkerSide:
 
     def take_report(self) -> SwapReport | None:
         """What was done since the last call; None if nothing."""
-        size, copy_s = 0, 0.0
+        size, times = 0, CopyTimes(0.0, 0.0)
         if self._copier is not None:
-            size, copy_s = self._copier.bytes_per_block, self._copier.take_seconds()
-        if not (self._blocks_out or self._blocks_in or self._fetched or self._failed or copy_s):
+            size, times = self._copier.bytes_per_block, self._copier.take_times()
+        if not (self._blocks_out or self._blocks_in or self._fetched or self._failed or any(times)):
             return None
         report = SwapReport(
             self._step,
@@ -94,7 +95,8 @@ class SwapWorkerSide:
             self._loads_failed,
             self._blocks_out * size,
             self._blocks_in * size,
-            copy_s,
+            times.held_s,
+            times.under_way_s,
             self._fetched,
             self._found_fetched,
         )

@@ -107,6 +107,7 @@ _PLAIN: Mapping[Metric, str] = {
     catalogue.HOST_BLOCKS_USED: "host_blocks_used",
     catalogue.HOST_BLOCKS_KEPT: "host_blocks_kept",
     catalogue.SWAP_TIME: "swap_time_s_total",
+    catalogue.SWAP_UNDER_WAY: "swap_under_way_s_total",
     catalogue.RECOMPUTED: "recomputed_tokens_total",
     catalogue.RECOMPUTE_AVOIDED: "recompute_tokens_avoided_total",
     catalogue.PREFIX_RESTORED: "prefix_tokens_restored_total",
