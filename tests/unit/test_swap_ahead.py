@@ -175,8 +175,15 @@ class TestStoresBeforeAYield:
         told.likely = ("a",)
         steps(engine, 1)
         engine.scheduler.proxima_swap.ledger.pool.forget_all()
+        (next_step,) = steps(engine, 1)
+        # In flight, what was stored is wrong; else it has started over by then.
+        assert bool(stored(next_step, ahead=True)) is overlap
+        steps(engine, 4)
+        told.yields = ("a",)
         finish(engine)
-        assert engine.scheduler.proxima_swap.counters.failed == 1
+        swap = engine.scheduler.proxima_swap
+        assert swap.counters.failed == 1
+        assert swap.counters.blocks_in > 2 * 10
 
     @overlaps
     def test_a_copy_that_fails_costs_nobody_its_text(self, overlap: bool) -> None:

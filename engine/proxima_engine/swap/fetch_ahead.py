@@ -27,6 +27,6 @@ class FetchAhead:
         return told
 
     def drop(self, request_id: str) -> None:
-        """It does not wait any more, or for other blocks."""
+        """It yields, so that from now on it waits for other blocks than before."""
         if request_id == self._request_id:
             self._request_id, self._told = "", 0

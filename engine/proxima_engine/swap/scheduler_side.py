@@ -188,7 +188,6 @@ class SwapSchedulerSide:
         if external_tokens and offer is not None and offer.request_id == request.request_id:
             first, end = offer.first_token, offer.end_token
         device_blocks = blocks.get_block_ids()[0]
-        self._fetch_ahead.drop(request.request_id)
         copy = self.ledger.resume(request.request_id, request.block_hashes, first, end, device_blocks)
         if copy is None:
             return
@@ -235,7 +234,6 @@ class SwapSchedulerSide:
         """The request has ended, or computes again."""
         self.ledger.forget(request_id)
         self.store_ahead.drop(request_id)
-        self._fetch_ahead.drop(request_id)
 
     def forget_all(self) -> None:
         """KV of before is void, as when the weights change."""
