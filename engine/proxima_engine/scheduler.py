@@ -30,10 +30,11 @@ from proxima_engine.scheduling.hints import hints_of
 from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
+from proxima_engine.scheduling.running import cap_tokens
 from proxima_engine.scheduling.step_clock import StepClock
 from proxima_engine.scheduling.step_log import StepLog
 from proxima_engine.scheduling.support import reason_against
-from proxima_engine.scheduling.view_builder import ViewBuilder, cap_tokens
+from proxima_engine.scheduling.view_builder import ViewBuilder
 from proxima_engine.swap.connector import ProximaSwapConnector
 from proxima_engine.swap.failures import readers_of
 

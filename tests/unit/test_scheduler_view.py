@@ -10,7 +10,7 @@ from stepping_engine import SteppingEngine, engine_config
 from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan
 from proxima_engine.policy.view import RunningRequest, StepView
-from proxima_engine.scheduling.view_builder import cap_tokens
+from proxima_engine.scheduling.running import cap_tokens
 
 BLOCK_SIZE = 32
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import Request, RequestStatus
 
 from proxima_config.hints import RequestClass
-from proxima_engine.policy.demand import blocks_for, growth_blocks
 from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason
-from proxima_engine.policy.view import Changes, RunningRequest, SortKey, StartedRequest, StepView, WaitingRequest
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
 from proxima_engine.scheduling.hints import hints_of
+from proxima_engine.scheduling.running import Running, cap_tokens
 
 if TYPE_CHECKING:
     from proxima_engine.scheduling.planned_queue import PlannedQueue
@@ -29,22 +29,8 @@ _NOT_READY = {
 _NOTHING = Changes()
 
 
-def cap_tokens(request: Request, max_model_len: int) -> int:
-    """Output tokens that a request may have at most: what it declared, as far as the model's context holds it."""
-    return min(int(request.max_tokens), max(0, max_model_len - int(request.num_prompt_tokens)))
-
-
 def _adapter(request: Request) -> int:
     return int(request.lora_request.lora_int_id) if request.lora_request else 0
-
-
-class _Lasting(NamedTuple):
-    """What stays the same while a request runs. A session that gets a new prompt waits for it first."""
-
-    started_s: float
-    key: SortKey
-    prompt_tokens: int
-    cap_tokens: int
 
 
 class ViewBuilder:
@@ -70,12 +56,7 @@ class ViewBuilder:
         self._prefixes_are_chains = len(groups) == 1 and type(groups[0].kv_cache_spec) is FullAttentionSpec
         self._waiting: dict[str, WaitingRequest] = {}
         self._not_ready: dict[str, Reason] = {}
-        self._ran: list[Request] = []
-        """Those who ran at the last view, in vLLM's order."""
-        self._running_ids: set[str] = set()
-        """Theirs. The keys of `_lasting` are the same, but Python copies them to compare them."""
-        self._lasting: dict[str, _Lasting] = {}
-        self._decoding: set[str] = set()
+        self._running = Running(scheduler, queue)
         self._restart = True
         # Denied at dispatch although the plan had blocks for it. Sits out one step, so that it cannot block the
         # scan step after step, yet is never locked out by a wrong guess of ours.
@@ -95,10 +76,10 @@ class ViewBuilder:
             block_size=scheduler.block_size / self._groups,
             slots=scheduler.max_num_active_reqs - len(scheduler.running) - scheduler.num_waiting_for_streaming_input,
             in_flight=any(request.num_in_flight_tokens for request in scheduler.running),
-            growth_blocks=self._growth_of_all(),
+            growth_blocks=self._running.growth_blocks(),
             exact_blocks=self._exact_blocks,
             shared_blocks=self._shared_blocks,
-            list_running=self._running_in_order,
+            list_running=self._running.in_order,
             list_waiting=self._waiting_in_order,
             changes=changes,
             step_time=self._step_time,
@@ -124,7 +105,7 @@ class ViewBuilder:
 
     def running_now(self) -> list[RunningRequest]:
         """Those who run now, not as of the last view."""
-        return self._running_in_order()
+        return self._running.in_order()
 
     def waiting_now(self, request: Request) -> WaitingRequest:
         """One who waits, also if it has come since the last view."""
@@ -149,21 +130,10 @@ class ViewBuilder:
             touched |= {request.request_id for request in self._queue}
             self._waiting.clear()
             self._not_ready.clear()
-            self._lasting.clear()
-            self._running_ids = set()
-            self._decoding.clear()
-        if not restart and not touched and self._scheduler.running == self._ran:
+            self._running.forget()
+        new, stopped = self._running.look(now_s)
+        if not (restart or touched or new or stopped):
             return _NOTHING
-        self._ran = list(self._scheduler.running)
-        before, now = self._running_ids, {request.request_id for request in self._ran}
-        self._running_ids = now
-        stopped = sorted(before - now)
-        begun = now - before
-        new = [request for request in self._ran if request.request_id in begun] if begun else []
-        for request_id in stopped:
-            del self._lasting[request_id]
-            self._decoding.discard(request_id)
-        self._lasting.update((request.request_id, self._lasts(request, now_s)) for request in new)
         started = [self._started(request) for request in new]
         arrived, left = self._arrivals(touched)
         return Changes(restart, arrived, left, started, stopped)
@@ -205,67 +175,6 @@ class ViewBuilder:
     def _shared_blocks(self, request_id: str) -> int:
         blocks = self._manager.get_blocks(request_id).blocks
         return sum(block.ref_cnt > 1 for group in blocks for block in group)
-
-    # -- those who run ---------------------------------------------------------------------------------------------
-
-    def _growth_of_all(self) -> int:
-        """Blocks that all who run need on top in the coming step."""
-        scheduler = self._scheduler
-        running, size = scheduler.running, scheduler.block_size
-        if scheduler.num_lookahead_tokens or scheduler.num_spec_tokens:
-            return sum(request.growth_blocks for request in self._running_in_order())
-        decoding, growth = self._decoding, 0
-        budget = scheduler.max_num_scheduled_tokens - len(decoding)
-        for request in running:
-            if request.request_id in decoding:
-                # One token: a block of its own for each group where the last one is full.
-                if not request.num_computed_tokens % size and not self._ends_in_flight(request):
-                    growth += self._groups
-                continue
-            before, after = self._span(request, budget)
-            budget -= after - before
-            growth += growth_blocks(before, after, size) * self._groups
-            # A prompt of which the step has room for one token has more to come.
-            if after - before == 1 == request.num_tokens_with_spec + request.num_output_placeholders - before:
-                decoding.add(request.request_id)
-        return growth
-
-    def _running_in_order(self) -> list[RunningRequest]:
-        """In vLLM's order, in which they also share the tokens of a step."""
-        scheduler, budget = self._scheduler, self._scheduler.max_num_scheduled_tokens
-        size, lookahead = scheduler.block_size, scheduler.num_lookahead_tokens
-        groups, lasting = self._groups, self._lasting
-        running: list[RunningRequest] = []
-        for request in scheduler.running:
-            computed, after = self._span(request, budget)
-            budget -= after - computed
-            held = blocks_for(computed, size)
-            grown = max(0, blocks_for(after + lookahead, size) - held)
-            request_id, generated = request.request_id, request.num_output_tokens
-            # 0 for one who was started since.
-            started_s, key, prompt, cap = lasting.get(request_id) or self._lasts(request, 0.0)
-            # By the order of its fields: by name it takes twice as long, and this is for all who run.
-            each = RunningRequest(request_id, key, held * groups, grown * groups, started_s, prompt, generated, cap)
-            running.append(each)
-        return running
-
-    def _lasts(self, request: Request, started_s: float) -> _Lasting:
-        cap = cap_tokens(request, self._scheduler.max_model_len)
-        return _Lasting(started_s, self._queue.key(request), request.num_prompt_tokens, cap)
-
-    def _span(self, request: Request, budget: int) -> tuple[int, int]:
-        """Tokens computed now, and after the coming step."""
-        computed = request.num_computed_tokens
-        if self._ends_in_flight(request):
-            return computed, computed
-        pending = request.num_tokens_with_spec + request.num_output_placeholders - computed
-        return computed, computed + min(pending, max(0, budget))
-
-    @staticmethod
-    def _ends_in_flight(request: Request) -> bool:
-        """Whether the step in flight brings its last token at the latest: vLLM's own test for not running it again."""
-        ahead = request.num_output_placeholders
-        return bool(ahead and request.num_computed_tokens + 2 - ahead >= request.num_prompt_tokens + request.max_tokens)
 
     # -- those who wait --------------------------------------------------------------------------------------------
 
