@@ -16,8 +16,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
@@ -325,14 +323,22 @@ class ProximaPolicy:
         return self._terms.turn_share > 0 or self._books.stood_still_s(request, view.now_s) >= RESUME_S
 
     def _peak_fits(self, request: WaitingRequest, demand: Demand, draft: Draft, view: StepView) -> bool:
+        room, z = self._terms.overcommit * self._books.room_blocks(view), self.calibration.z
+        yields_first = self._books.runs_below(request)
+        reserved = () if draft.reserved is None else (draft.reserved,)
+        if not yields_first and draft.demand.upper_at(draft.tight, z, (demand, *reserved)) > room:
+            return False
         together = draft.demand + demand
-        if self._books.runs_below(request):
-            # They yield first.
+        if yields_first:
             together -= self._books.demand_below(request)
-        if draft.reserved is not None:
-            together += draft.reserved
-        room = self._terms.overcommit * self._books.room_blocks(view)
-        return not np.count_nonzero(together.upper(self.calibration.z) > room)
+        for each in reserved:
+            together += each
+        too_much = together.upper(z) > room
+        horizon = int(too_much.argmax())
+        if not too_much[horizon]:
+            return True
+        draft.tight = horizon
+        return False
 
     def _reserve(self, head: WaitingRequest, draft: Draft, view: StepView) -> None:
         self._head = head

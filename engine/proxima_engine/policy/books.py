@@ -146,14 +146,14 @@ class Books:
 
     def refresh(self, view: StepView) -> None:
         """Make curves and demand anew, by how far those who run have come."""
-        running = [request for request in view.running if request.request_id in self._runners]
-        self._forecast.look(np.array([request.output_tokens for request in running], dtype=np.int64))
-        demands = demand_of([self._holding(request) for request in running], view.block_size)
-        by_id = {each.request_id: demand for each, demand in zip(running, demands, strict=True)}
+        known = [(each, runner) for each in view.running if (runner := self._runners.get(each.request_id)) is not None]
+        self._forecast.look(np.array([request.output_tokens for request, _ in known], dtype=np.int64))
+        demands = demand_of([self._holding(request, runner) for request, runner in known], view.block_size)
+        by_id = {request.request_id: demand for (request, _), demand in zip(known, demands, strict=True)}
         self._pool.refresh(by_id)
         self._asked.clear()
         self._peeked.clear()
-        own_now = sum(max(0, each.blocks - self._runners[each.request_id].shared_blocks) for each in running)
+        own_now = sum(max(0, request.blocks - runner.shared_blocks) for request, runner in known)
         self._unclaimed_blocks = max(0, view.used_blocks - own_now)
         if self.calibration.is_idle:
             self._begin_trial(by_id)
@@ -232,8 +232,7 @@ class Books:
     def _curve(self, request: WaitingRequest) -> Curve:
         return self._forecast.curve(_group(request))
 
-    def _holding(self, request: RunningRequest) -> Holding:
-        runner = self._runners[request.request_id]
+    def _holding(self, request: RunningRequest, runner: _Runner) -> Holding:
         blocks = max(request.blocks, runner.own_blocks) - runner.shared_blocks
         # The token that came last is computed in the coming step, and has no place in a block yet.
         tokens = request.prompt_tokens + max(0, request.output_tokens - 1)

@@ -30,6 +30,8 @@ class Draft:
     order: list[str] = field(default_factory=list)
     held: dict[str, Reason] = field(default_factory=dict)
     reserved: Demand | None = None
+    tight: int = 0
+    """The horizon at which the last one who was considered did not fit. The next one fails at the same, mostly."""
     head_start_steps: float | None = None
     looked_past_head: int = 0
     last_band: Band = Band.LATE

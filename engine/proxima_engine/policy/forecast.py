@@ -68,25 +68,26 @@ def group_of(prompt_tokens: int, cap_tokens: int, request_class: RequestClass = 
 class _Counts:
     """Answers by bin, old ones decayed."""
 
-    ended: Floats
-    survived: Floats
-    """Answers that went beyond the bin."""
+    counts: Floats
+    """Those that ended in the bin, and those that went beyond it; shape (2, bins)."""
 
     @classmethod
     def empty(cls) -> _Counts:
-        return cls(np.zeros(_BINS), np.zeros(_BINS))
+        return cls(np.zeros((2, _BINS)))
 
     def add(self, output_tokens: int, *, cut: bool) -> None:
-        self.ended *= 1 - 1 / WINDOW
-        self.survived *= 1 - 1 / WINDOW
+        counts = self.counts
+        counts *= 1 - 1 / WINDOW
         at = min(max(0, bisect_left(_EDGES, output_tokens) - 1), _BINS - 1)
-        self.survived[:at] += 1
+        counts[1, :at] += 1
         if not cut:
-            self.ended[at] += 1
+            counts[0, at] += 1
 
     def hazards(self, lean_on: Floats, weight: float, running: Floats | float = 0.0) -> Floats:
-        reached: Floats = self.ended + self.survived + running
-        return (self.ended + weight * lean_on) / (reached + weight)
+        ended, survived = self.counts
+        reached: Floats = ended + survived + running
+        hazards: Floats = (ended + weight * lean_on) / (reached + weight)
+        return hazards
 
 
 # Compared by identity: each is made once and then kept.
@@ -126,7 +127,10 @@ class LengthForecast:
         """One answer that ended: by itself, or cut at its cap."""
         cut = output_tokens >= cap_tokens
         self._all.add(output_tokens, cut=cut)
-        self._groups.setdefault(group, _Counts.empty()).add(output_tokens, cut=cut)
+        counts = self._groups.get(group)
+        if counts is None:
+            counts = self._groups[group] = _Counts.empty()
+        counts.add(output_tokens, cut=cut)
         self.see_cap(cap_tokens)
 
     def see_cap(self, cap_tokens: int) -> None:
