@@ -266,31 +266,29 @@ class PoolForecast:
         return Demand(parts)
 
 
-def _shifts() -> Floats:
-    """For each horizon i a matrix that turns demand from now on into the same demand from horizon i on, and nothing
-    before; shape (horizons * horizons, horizons)."""
-    count = len(HORIZONS)
-    shifts = np.zeros((count, count, count))
-    unit = np.eye(count)
-    for start in range(count):
-        begun = HORIZONS[start:] - HORIZONS[start]
-        for source in range(count):
-            shifts[start, start:, source] = np.interp(begun, HORIZONS, unit[source])
-    return shifts.reshape(count * count, count)
-
-
-_SHIFTS = _shifts()
 _BEFORE_START = np.tri(len(HORIZONS), k=-1, dtype=bool)
 """For each start the horizons before it, shape (horizons, horizons)."""
+
+
+def _shifts() -> tuple[NDArray[np.int64], Floats, Floats]:
+    """For each start and horizon: between which two horizons from the start on that lies, as the place of the first,
+    and the shares of both; 0 before the start. All of shape (horizons, horizons)."""
+    begun = np.maximum(HORIZONS - HORIZONS[:, None], HORIZONS[0])
+    place = np.clip(np.searchsorted(HORIZONS, begun, side="right") - 1, 0, len(HORIZONS) - 2)
+    second = (begun - HORIZONS[place]) / (HORIZONS[place + 1] - HORIZONS[place])
+    return place, np.where(_BEFORE_START, 0.0, 1.0 - second), np.where(_BEFORE_START, 0.0, second)
+
+
+_PLACE, _FIRST, _SECOND = _shifts()
 
 
 # The head of the queue is the same for many steps.
 @lru_cache(maxsize=64)
 def _by_start(newcomer: Demand) -> Floats:
     """What a newcomer holds if it starts at each horizon; shape (3, starts, horizons)."""
-    count = len(HORIZONS)
-    shifted = (_SHIFTS @ newcomer.parts.T).reshape(count, count, 3)
-    return np.ascontiguousarray(np.moveaxis(shifted, 2, 0))
+    parts = newcomer.parts
+    starts: Floats = parts.take(_PLACE, axis=1) * _FIRST + parts.take(_PLACE + 1, axis=1) * _SECOND
+    return starts
 
 
 def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple[int, Demand]:

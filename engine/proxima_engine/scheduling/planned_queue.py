@@ -82,15 +82,10 @@ class PlannedQueue(RequestQueue):
             self.add_request(request)
 
     def peek_request(self) -> Request:
-        if not self:
-            message = "peek from an empty queue"
-            raise IndexError(message)
         return self._entries[0][1] if self._planned is None else self._planned[0]
 
     def pop_request(self) -> Request:
-        request = self.peek_request()
-        if self._planned is not None:
-            self._planned.popleft()
+        request = self.peek_request() if self._planned is None else self._planned.popleft()
         self._drop(request.request_id)
         return request
 
@@ -114,7 +109,8 @@ class PlannedQueue(RequestQueue):
         return (request for _, request in self._entries)
 
     def _index(self, request_id: str) -> int:
-        return bisect_left(self._entries, self._keys[request_id], key=lambda entry: entry[0])
+        # Alone it is right before its entry. Without a function for keys this is several times as fast.
+        return bisect_left(self._entries, (self._keys[request_id],))
 
     def _drop(self, request_id: str) -> None:
         del self._entries[self._index(request_id)]

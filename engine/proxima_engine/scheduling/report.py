@@ -75,7 +75,8 @@ class SchedulerReport:
         self._steps += 1
         self._plan_time_s += took_s
         self._backfills += plan.backfilled
-        self._yields.update(str(mode) for _, mode in plan.yields)
+        for _, mode in plan.yields:
+            self._yields[str(mode)] += 1
 
     def dispatched(self, output: SchedulerOutput) -> None:
         """What vLLM made of the plan."""

@@ -39,8 +39,8 @@ class Running:
         self._groups = len(scheduler.kv_cache_config.kv_cache_groups)
         self._ran: list[Request] = []
         """Those who ran at the last look, in vLLM's order."""
-        self._ids: set[str] = set()
-        """Theirs. The keys of `_lasting` are the same, but Python copies them to compare them."""
+        self._known: set[Request] = set()
+        """The same. Requests themselves rather than their ids, which would have to be read from each."""
         self._lasting: dict[str, _Lasting] = {}
         self._prefilling: dict[str, Request] = {}
         """In vLLM's order."""
@@ -50,7 +50,7 @@ class Running:
     def forget(self) -> None:
         """The next look finds that all have started."""
         self._ran = []
-        self._ids = set()
+        self._known = set()
         self._lasting.clear()
         self._prefilling.clear()
         self._decoding.clear()
@@ -60,14 +60,14 @@ class Running:
         if self._scheduler.running == self._ran:
             return [], []
         self._ran = list(self._scheduler.running)
-        before, now = self._ids, {request.request_id for request in self._ran}
-        self._ids = now
-        stopped, begun = sorted(before - now), now - before
+        before, now = self._known, set(self._ran)
+        self._known = now
+        stopped, begun = sorted(request.request_id for request in before - now), now - before
         for request_id in stopped:
             del self._lasting[request_id]
             self._prefilling.pop(request_id, None)
             self._decoding.pop(request_id, None)
-        started = [request for request in self._ran if request.request_id in begun] if begun else []
+        started = [request for request in self._ran if request in begun] if begun else []
         for request in started:
             self._lasting[request.request_id] = self._lasts(request, now_s)
             # vLLM appends who starts to those who run.
