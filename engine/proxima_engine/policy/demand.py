@@ -94,7 +94,8 @@ class Demand:
 
     def upper_at(self, horizon: int, z: float, others: Iterable[Demand]) -> float:
         """With that of ``others`` on top, at one horizon: the same as of the sum, at a fraction of its cost."""
-        mean, variance, most = (self.parts.item(part, horizon) for part in range(3))
+        item = self.parts.item
+        mean, variance, most = item(0, horizon), item(1, horizon), item(2, horizon)
         for other in others:
             item = other.parts.item
             mean, variance, most = mean + item(0, horizon), variance + item(1, horizon), most + item(2, horizon)

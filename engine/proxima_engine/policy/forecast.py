@@ -27,6 +27,7 @@ Floats = NDArray[np.float64]
 
 WINDOW = 400
 """Answers after which what was learned counts 1/e."""
+_KEEP = 1 - 1 / WINDOW
 PRIOR_WEIGHT = 4.0
 """How many answers the prior counts for."""
 POOL_WEIGHT = 10.0
@@ -77,9 +78,10 @@ class _Counts:
 
     def add(self, output_tokens: int, *, cut: bool) -> None:
         counts = self.counts
-        counts *= 1 - 1 / WINDOW
+        counts *= _KEEP
         at = min(max(0, bisect_left(_EDGES, output_tokens) - 1), _BINS - 1)
-        counts[1, :at] += 1
+        survived = counts[1, :at]
+        survived += 1
         if not cut:
             counts[0, at] += 1
 
