@@ -70,7 +70,17 @@ class _Counts:
     """Answers by bin, old ones decayed."""
 
     counts: Floats
-    """Those that ended in the bin, and those that went beyond it; shape (2, bins)."""
+    """Those that ended in the bin and those that went beyond it, shape (2, bins): one array, because both decay."""
+
+    @property
+    def ended(self) -> Floats:
+        ended: Floats = self.counts[0]
+        return ended
+
+    @property
+    def survived(self) -> Floats:
+        survived: Floats = self.counts[1]
+        return survived
 
     @classmethod
     def empty(cls) -> _Counts:
@@ -80,16 +90,15 @@ class _Counts:
         counts = self.counts
         counts *= _KEEP
         at = min(max(0, bisect_left(_EDGES, output_tokens) - 1), _BINS - 1)
-        survived = counts[1, :at]
-        survived += 1
+        longer = counts[1, :at]
+        longer += 1
         if not cut:
             counts[0, at] += 1
 
     def hazards(self, lean_on: Floats, weight: float, running: Floats | float = 0.0) -> Floats:
-        ended, survived = self.counts
-        reached: Floats = ended + survived + running
-        hazards: Floats = (ended + weight * lean_on) / (reached + weight)
-        return hazards
+        ended = self.ended
+        reached: Floats = ended + self.survived + running
+        return (ended + weight * lean_on) / (reached + weight)
 
 
 # Compared by identity: each is made once and then kept.
