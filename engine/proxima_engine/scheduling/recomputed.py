@@ -23,31 +23,27 @@ class Recomputed:
 
     total: int = 0
     """Tokens whose KV was there once and that were scheduled again."""
-    _lost: dict[str, int] = field(default_factory=dict)
-    """Request -> up to which token it has been computed before."""
-    _again: dict[str, int] = field(default_factory=dict)
-    """Request that resumed -> from which token on it is computed again."""
+    _behind: dict[str, tuple[Request, int]] = field(default_factory=dict)
+    """Those who have lost their KV and are not as far as they were: up to which token they had been computed."""
 
     def preempted(self, request: Request) -> None:
-        request_id = request.request_id
-        computed, before = min(request.num_computed_tokens, request.num_tokens), self._lost.get(request_id, 0)
-        if request_id in self._again:
-            # It did not get as far as was counted when it resumed.
-            self.total -= max(0, before - max(computed, self._again.pop(request_id)))
-        self._lost[request_id] = max(computed, before)
+        reached = min(request.num_computed_tokens, request.num_tokens)
+        _, before = self._behind.get(request.request_id, (request, 0))
+        self._behind[request.request_id] = request, max(reached, before)
 
     def scheduled(self, output: SchedulerOutput) -> None:
-        cached = output.scheduled_cached_reqs
-        if not cached.resumed_req_ids:
-            return
-        for request_id, first in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-            if request_id in cached.resumed_req_ids and request_id in self._lost:
-                self._again[request_id] = first
-                self.total += max(0, self._lost[request_id] - first)
+        """vLLM has counted the tokens of the step as computed already."""
+        for request_id, (request, lost) in list(self._behind.items()):
+            tokens = output.num_scheduled_tokens.get(request_id, 0)
+            if not tokens:
+                continue
+            end = request.num_computed_tokens
+            self.total += max(0, min(end, lost) - (end - tokens))
+            if end >= lost:
+                del self._behind[request_id]
 
     def ended(self, request_id: str) -> None:
-        self._lost.pop(request_id, None)
-        self._again.pop(request_id, None)
+        self._behind.pop(request_id, None)
 
 
 class CountedScheduler(Scheduler):
