@@ -267,10 +267,11 @@ class ProximaScheduler(Scheduler):
 
     def _look_ahead(self, swap: SwapSchedulerSide, plan: Plan) -> None:
         """Tell whose KV is likely to move in one of the next steps."""
-        found = (self.requests.get(request_id) for request_id in plan.likely_victims)
+        yielding = {request_id for request_id, _ in plan.yields}
+        found = (self.requests.get(name) for name in plan.likely_victims if name not in yielding)
         running = (request for request in found if request is not None and request.status is RequestStatus.RUNNING)
         manager = self.kv_cache_manager
-        swap.expect([(request, manager.get_block_ids(request.request_id)[0]) for request in running], plan.held)
+        swap.expect(((request, manager.get_block_ids(request.request_id)[0]) for request in running), plan.held)
 
     def _tell_who_ended(self) -> None:
         if self._ended and isinstance(self.proxima_policy, LearnsFromFinished):

@@ -178,7 +178,10 @@ class TestStoresBeforeAYield:
         (next_step,) = steps(engine, 1)
         # In flight, what was stored is wrong; else it has started over by then.
         assert bool(stored(next_step, ahead=True)) is overlap
-        steps(engine, 4)
+        told.likely = ()
+        steps(engine, 2)
+        pool = engine.scheduler.proxima_swap.ledger.pool
+        assert all(pool.find(key) is None for key in engine.scheduler.requests["a"].block_hashes)
         told.yields = ("a",)
         finish(engine)
         swap = engine.scheduler.proxima_swap
@@ -197,8 +200,12 @@ class TestStoresBeforeAYield:
         told.yields = ("a",)
         finish(engine)
         swap = engine.scheduler.proxima_swap
-        assert swap.store_ahead.blocks_stored >= 10
+        # Those of the first step are stored again.
+        assert swap.store_ahead.blocks_stored >= 8 + 10
+        assert swap.ledger.blocks_used_of_ahead == 10
         assert swap.counters.tokens_kept >= PROMPT
+        assert engine.scheduler._report.snapshot().recomputed_tokens_total == 0
+        assert swap.counters.failed == 0, "nobody computes again for it"
 
 
 KEYS = [bytes([number]) for number in range(20)]

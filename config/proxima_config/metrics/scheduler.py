@@ -131,7 +131,7 @@ SWAP_AHEAD = Metric(
     Kind.COUNTER,
     ("engine", "what"),
     "KV blocks that moved before they had to: stored before a request yielded, or fetched (on CUDA) before one "
-    "resumed; and stored_used and fetched_used, those that were there when it did.",
+    "resumed; and stored_used and fetched_used, those that were there when it did (the latter each time).",
     "blocks",
 )
 RECOMPUTED = Metric(

@@ -223,7 +223,7 @@ class LabEngine:
         blocks = sum(len(each.host_blocks) for each in (*metadata.stores, *metadata.loads))
         copy_s = self._cost.copy_s(blocks * self._block_size)
         if blocks:
-            self.scheduler.proxima_swap.take_report(SwapReport(copy_s=copy_s))
+            self.scheduler.proxima_swap.take_report(SwapReport(copy_s=copy_s, under_way_s=copy_s))
         return copy_s
 
     def _compute(

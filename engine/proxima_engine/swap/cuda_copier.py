@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,7 @@ from proxima_engine.swap.block_movers import bytes_per_block, mover_for
 from proxima_engine.swap.lanes import CopyTimes, CudaLane, HoldUps, TimedLane
 from proxima_engine.swap.staged_copies import StagedCopies
 
+logger = logging.getLogger(__name__)
 PIECES = 2
 """One is filled while the other crosses the bus."""
 PIECE_BYTES = 64 << 20
@@ -36,13 +38,18 @@ class CudaCopier:
     def __init__(self, layers: Sequence[torch.Tensor], host_blocks: int) -> None:
         self._device = layers[0].device
         self.bytes_per_block = bytes_per_block(layers)
-        sizes = [PIECE_BYTES] * PIECES + [AHEAD_PIECE_BYTES] * AHEAD_PIECES
-        pieces = [self._piece(min(host_blocks, size // self.bytes_per_block)) for size in sizes]
+        pieces = self._pieces(PIECES, PIECE_BYTES, host_blocks)
+        try:
+            ahead = self._pieces(AHEAD_PIECES, AHEAD_PIECE_BYTES, host_blocks)
+        except torch.OutOfMemoryError:
+            logger.warning("no device memory to fetch KV from the host ahead: it is loaded when it is needed")
+            ahead = []
+        pieces += ahead
         self._bus = TimedLane(CudaLane(torch.cuda.Stream(self._device)))
         self._copies = StagedCopies(
             mover_for(layers, pieces),
             pieces,
-            AHEAD_PIECES,
+            len(ahead),
             _pinned_rows(host_blocks, self.bytes_per_block),
             bus=self._bus,
             compute=self._compute(),
@@ -65,8 +72,10 @@ class CudaCopier:
     def take_times(self) -> CopyTimes:
         return CopyTimes(self._hold_ups.take_seconds(), self._bus.take_seconds())
 
-    def _piece(self, blocks: int) -> torch.Tensor:
-        return torch.empty((max(1, blocks), self.bytes_per_block), dtype=torch.uint8, device=self._device)
+    def _pieces(self, count: int, size_bytes: int, host_blocks: int) -> list[torch.Tensor]:
+        blocks = max(1, min(host_blocks, size_bytes // self.bytes_per_block))
+        shape = blocks, self.bytes_per_block
+        return [torch.empty(shape, dtype=torch.uint8, device=self._device) for _ in range(count)]
 
     def _compute(self) -> CudaLane:
         """The stream that the forward pass is queued in."""

@@ -12,7 +12,7 @@ from proxima_engine.swap.store_ahead import StoreAhead, Victim
 from proxima_engine.swap.transfers import SwapMetadata, SwapReport, Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -76,6 +76,8 @@ class SwapSchedulerSide:
         self._next_to_resume: str | None = None
         self._block_size = block_size
         self.counters = SwapCounters()
+        self._copies_failed = False
+        """Whether any copy ever did."""
         self._wants_prefixes = prefixes and host_blocks > 0
         self._load_prefixes = self._store_prefixes = True
         self._computed_tokens = 0
@@ -106,7 +108,7 @@ class SwapSchedulerSide:
         ledger, counters = self.ledger, self.counters
         if ledger.blocks_in_reach < LEAST_ROOM * ledger.host_blocks or not ledger.host_blocks:
             return None
-        if counters.failed and not counters.bytes_out:
+        if self._copies_failed and not counters.bytes_out:
             return None
         copied = (counters.blocks_out + counters.blocks_in) * self._block_size
         return 2 * counters.copy_s / copied if copied else 0.0
@@ -122,13 +124,19 @@ class SwapSchedulerSide:
             return
         base_s, token_s = fitted
         step_s = base_s + token_s * step_tokens
-        self.store_ahead.weigh(both_ways_s / 2, token_s, step_s, self._computed_tokens)
+        self.store_ahead.weigh(self._way_s(), token_s, step_s, self._computed_tokens)
         # In tokens that could have been computed in that time.
         cost = both_ways_s / 2 / token_s
         self._load_prefixes = 2 * cost < 1
         gained = self.counters.prefix_tokens * (1 - cost)
         at_stake = self._stored_prefix_tokens * cost - gained
         self._store_prefixes = self._load_prefixes and at_stake <= STAKE * self._computed_tokens
+
+    def _way_s(self) -> float:
+        """Seconds for which the KV of a token is on its way between device and host, held up by that or not."""
+        counters = self.counters
+        carried = counters.blocks_out + counters.blocks_in + counters.blocks_fetched - counters.blocks_found_fetched
+        return counters.under_way_s / (carried * self._block_size) if carried > 0 else 0.0
 
     def yields(self, request: Request, device_blocks: list[int]) -> bool:
         """Keep the KV of a request that is about to lose its blocks; False if it is lost.
@@ -155,7 +163,7 @@ class SwapSchedulerSide:
         self._stores.append(Transfer(request_id, copy.device_blocks, copy.host_blocks))
         return True
 
-    def expect(self, likely_victims: Iterable[tuple[Request, list[int]]], waiting: Iterable[str]) -> None:
+    def expect(self, likely_victims: Iterator[tuple[Request, list[int]]], waiting: Iterable[str]) -> None:
         """What the coming steps are likely to bring. ``likely_victims`` run, in blocks of the device that hold their
         text from the first token on; ``waiting``: who resumes next comes first."""
         self.store_ahead.choose(self._as_victim(*each) for each in likely_victims)
@@ -219,7 +227,8 @@ class SwapSchedulerSide:
         counters.under_way_s += report.under_way_s
         counters.blocks_fetched += report.blocks_fetched
         counters.blocks_found_fetched += report.blocks_found_fetched
-        counters.failed += len(report.failed)
+        counters.failed += len(report.failed - {AHEAD, PREFIXES})
+        self._copies_failed = self._copies_failed or bool(report.failed)
         for request_id in report.failed:
             ledger.forget(request_id)
         ledger.distrust(report.bad_host_blocks)

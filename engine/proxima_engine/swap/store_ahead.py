@@ -27,7 +27,7 @@ class Victim:
 
     request_id: str
     keys: Sequence[Key]
-    """Of its full blocks, one after the other, as far as their KV has been computed in steps that have ended."""
+    """Of its full blocks, one after the other, that no step in flight computes for it."""
     device_blocks: Sequence[int]
 
 
@@ -61,8 +61,9 @@ class StoreAhead:
         return not self._chosen
 
     def weigh(self, copy_s: float, token_s: float, step_s: float, computed_tokens: int) -> None:
-        """``copy_s``: of a token's KV to the host; ``token_s``: of computing one; ``step_s``: of a step like the last;
-        ``computed_tokens``: since the start."""
+        """``copy_s``: for which a token's KV is on its way to the host, whether that holds anybody up or not: what is
+        stored ahead does not, and must not look cheap for that; ``token_s``: of computing one; ``step_s``: of a step
+        like the last; ``computed_tokens``: since the start."""
         unused = (self.blocks_stored - self._ledger.blocks_used_of_ahead) * self._ledger.block_size
         self._affordable = unused * copy_s <= STAKE * computed_tokens * token_s
         self._least_blocks = FELT * step_s / (copy_s * self._ledger.block_size) if copy_s else 0.0
@@ -71,11 +72,13 @@ class StoreAhead:
         """For the coming step; the first are the most likely."""
         before, self._followed = self._followed, {}
         self._chosen = []
+        if not self._affordable:
+            return
         for victim in victims:
             progress = self._followed[victim.request_id] = before.get(victim.request_id) or _Progress()
             progress.stored += len(self._ledger.pool.find_run(victim.keys[progress.stored :]))
             progress.begun = progress.begun or len(victim.keys) - progress.stored >= self._least_blocks
-            if progress.begun and self._affordable:
+            if progress.begun:
                 self._choose_of(victim, progress.stored)
 
     def drop(self, request_id: str) -> None:
