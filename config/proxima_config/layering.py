@@ -9,7 +9,7 @@ completely, so that a mistake is reported even where a higher layer hides it, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ from proxima_config.yaml_file import FileValue, read_file
 
 CLI_ORIGIN = "command line"
 DEFAULT_ORIGIN = "default"
+MAX_MODEL_LEN = "engine.max_model_len"
 # Words that choose layers and are no settings themselves.
 PRESET = "preset"
 CONFIG = "config"
@@ -43,6 +44,18 @@ class LoadedSettings:
     settings: ProximaSettings
     origins: Mapping[str, str]
     preset: str
+
+    @property
+    def max_model_len_bound(self) -> int | None:
+        """Tokens that a request may have at most, where that is the preset's word; None where the user set the length
+        himself, or nobody did.
+
+        A preset knows no model. Its length keeps one request from taking a whole small pool, and is no wish for a
+        context that the model may not have.
+        """
+        length = self.settings.engine.get("max_model_len")
+        by_preset = self.origins.get(MAX_MODEL_LEN) == _preset_origin(self.preset, MAX_MODEL_LEN)
+        return length if by_preset and isinstance(length, int) else None
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ def load_settings(
     preset = _preset_name(preset, environment.pop(PRESET, None), in_file.pop(PRESET, None), config_file, machine)
 
     merge = _Merge()
-    merge.add(_in_sections(presets.load(preset), f"preset {preset}", merge.problems, lines=False))
+    merge.add(_in_preset(preset, merge.problems))
     merge.add(_in_sections(in_file, f"file {config_file}", merge.problems, lines=True))
     merge.add(environment.values())
     merge.add(_Raw(key, value, CLI_ORIGIN, text=True) for key, value in cli.items())
@@ -141,6 +154,15 @@ def _in_sections(values: Mapping[str, FileValue], source: str, problems: list[st
         elif found.value not in (None, {}):
             # A section may have nothing below it.
             problems.append(f"{origin}: {key} must be a mapping of keys to values, not {found.value!r}")
+
+
+def _in_preset(preset: str, problems: list[str]) -> Iterator[_Raw]:
+    for raw in _in_sections(presets.load(preset), f"preset {preset}", problems, lines=False):
+        yield replace(raw, origin=_preset_origin(preset, raw.key))
+
+
+def _preset_origin(preset: str, key: str) -> str:
+    return f"preset {preset} (upper bound)" if key == MAX_MODEL_LEN else f"preset {preset}"
 
 
 def _from_hardware(values: Mapping[str, Any], machine: Hardware) -> Iterator[_Raw]:

@@ -30,8 +30,10 @@ A value comes from the first of these that has it:
 6. the default
 
 A layer replaces whole values; a JSON flag is not merged with that of a lower layer. `null` (`None` on the command
-line) gives a flag that takes it vLLM's own default again, whatever a preset says. An unknown key is an error in every
-layer, and the message names the nearest valid one.
+line) gives a flag that takes it vLLM's own default again, whatever a preset says. A preset's `engine.max_model_len`
+is an upper bound: a model with a shorter context gets its own. One that you set is passed on as it is, and vLLM
+refuses it where the model has less. An unknown key is an error in every layer, and the message names the nearest
+valid one.
 
 ```sh
 proxima config show        # effective values and where each came from; secrets masked; --json, --all

@@ -21,6 +21,7 @@ import psutil
 
 from proxima_config.errors import ConfigError
 from proxima_config.hardware import detect
+from proxima_config.layering import LoadedSettings
 from proxima_config.log_lines import logging_config
 from proxima_config.settings import ProximaSettings
 from proxima_config.vllm_flags import to_argv
@@ -118,29 +119,31 @@ def parse_engine_args(argv: list[str]) -> argparse.Namespace:
     return args
 
 
-def build(settings: ProximaSettings, before_spawn: Callable[[], None]) -> tuple[AsyncLLM, argparse.Namespace]:
+def build(loaded: LoadedSettings, before_spawn: Callable[[], None]) -> tuple[AsyncLLM, argparse.Namespace]:
     """Find or prepare the model, start an engine and wait until it is ready; returns it with vLLM's parsed arguments.
 
     ``before_spawn`` is called right before the first engine process is started; it may raise to call it off.
     Raises ModelError when there is no such model, ConfigError for settings that vLLM refuses or that are known to go
     wrong, and whatever vLLM raises when the engine does not start.
     """
+    settings = loaded.settings
     revision = settings.engine.get("revision")
     model = resolve_model(settings.model, revision if isinstance(revision, str) else None)
     set_environment(settings)
     on_cpu = prepare_platform(settings)
     args = parse_engine_args(engine_argv(settings, model, on_cpu=on_cpu))
 
-    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.reasoning import ReasoningParserManager
     from vllm.usage.usage_lib import UsageContext
 
+    from proxima_engine.bounded_context import BoundedEngineArgs
     from proxima_engine.watched_llm import WatchedLLM
 
     if args.reasoning_parser_plugin:
         # The configuration wants to know the parser that it names.
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
-    engine_args = AsyncEngineArgs.from_cli_args(args)
+    engine_args = BoundedEngineArgs.from_cli_args(args)
+    engine_args.bound_tokens, engine_args.bound_by = loaded.max_model_len_bound, f"preset {loaded.preset}"
     vllm_config = engine_args.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     if on_cpu:
         platform_cpu.refuse_known_bad(platform_cpu.Numerics.of(vllm_config), detect().cpu_flags)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from proxima_config.errors import ProximaError
 from proxima_config.layering import LoadedSettings
-from proxima_config.settings import ProximaSettings
 from proxima_engine import launch, processes, root_cause
 from proxima_engine.heartbeat import Heartbeat
 from proxima_engine.telemetry import SnapshotReceiver
@@ -41,7 +40,7 @@ LOADER_GRACE_S = 2.0
 KILL_INTERVAL_S = 0.2
 
 
-Build = Callable[[ProximaSettings, Callable[[], None]], "tuple[AsyncLLM, argparse.Namespace]"]
+Build = Callable[[LoadedSettings, Callable[[], None]], "tuple[AsyncLLM, argparse.Namespace]"]
 """Signature of :func:`proxima_engine.launch.build`."""
 
 
@@ -65,6 +64,7 @@ class EngineRuntime:
 
     def __init__(self, loaded: LoadedSettings, *, build: Build = launch.build) -> None:
         self._build = build
+        self._given = loaded
         self.settings = loaded.settings
         self.phase = EnginePhase.STARTING
         # One line for people; set when phase is FAILED.
@@ -142,7 +142,7 @@ class EngineRuntime:
         """Runs in the loader thread."""
         client: AsyncLLM | None = None
         try:
-            client, self._args = self._build(self.settings, self._before_spawn)
+            client, self._args = self._build(self._given, self._before_spawn)
             loop.call_soon_threadsafe(self._on_built, client)
         except BaseException as error:  # noqa: BLE001 - boundary of a thread: whatever ended it is reported
             if client is not None:

@@ -82,7 +82,7 @@ class FakeBuild:
         self.spawn_allowed = threading.Event()
         self.spawn_allowed.set()
 
-    def __call__(self, settings: object, before_spawn: Callable[[], None]) -> tuple[FakeClient, argparse.Namespace]:
+    def __call__(self, loaded: object, before_spawn: Callable[[], None]) -> tuple[FakeClient, argparse.Namespace]:
         self.spawn_allowed.wait()
         before_spawn()
         ours, theirs = _SPAWN.Pipe()

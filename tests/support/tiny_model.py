@@ -22,13 +22,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tiny_model(folder: Path, seed: int = 0) -> Path:
+def write_tiny_model(folder: Path, seed: int = 0, *, context_tokens: int = CONTEXT_TOKENS) -> Path:
     """Writes the model into `folder`; the same seed gives the same weights."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     vocabulary = tokenizer.get_vocab_size()
-    _write(folder / "config.json", _config(vocabulary))
+    _write(folder / "config.json", _config(vocabulary, context_tokens))
     _write(
         folder / "tokenizer_config.json",
         {
@@ -36,7 +36,7 @@ def write_tiny_model(folder: Path, seed: int = 0) -> Path:
             "bos_token": BOS,
             "eos_token": EOS,
             "chat_template": CHAT_TEMPLATE,
-            "model_max_length": CONTEXT_TOKENS,
+            "model_max_length": context_tokens,
         },
     )
     save_file(_weights(vocabulary, np.random.default_rng(seed)), folder / "model.safetensors", {"format": "pt"})
@@ -53,7 +53,7 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _config(vocabulary: int) -> dict[str, Any]:
+def _config(vocabulary: int, context_tokens: int) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -65,7 +65,7 @@ def _config(vocabulary: int) -> dict[str, Any]:
         "num_key_value_heads": KV_HEADS,
         "head_dim": HEAD_SIZE,
         "hidden_act": "silu",
-        "max_position_embeddings": CONTEXT_TOKENS,
+        "max_position_embeddings": context_tokens,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,

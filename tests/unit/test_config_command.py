@@ -42,6 +42,12 @@ def test_show_names_every_value_and_its_origin(run, tmp_path, monkeypatch):
     assert lines["engine.block_size"] == "32 preset cpu"
 
 
+def test_show_tells_that_a_presets_length_is_an_upper_bound(run):
+    for words, origin in ((), "preset cpu-embedded (upper bound)"), (("--max-model-len", "4096"), "command line"):
+        _, out, _ = run("show", "--json", "--preset", "cpu-embedded", *words)
+        assert json.loads(out)["settings"]["engine.max_model_len"] == {"value": 4096, "origin": origin}
+
+
 def test_show_as_json_masks_secrets_at_any_depth(run):
     nested = '{"kv_connector_extra_config": {"api_key": "s3cret", "max_tokens": 5}}'
     endpoint = "http://user:s3cret@host:4317"

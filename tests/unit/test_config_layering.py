@@ -94,6 +94,43 @@ def test_the_embedded_preset_bounds_memory_so_that_a_second_gateway_fits():
     assert (engine["block_size"], engine["max_model_len"], engine["enforce_eager"]) == (32, 4096, True)
 
 
+class TestTheLengthOfARequest:
+    """A preset's is an upper bound, a user's is what he says."""
+
+    def test_by_a_preset(self):
+        loaded = load_settings(environ={}, hardware=CPU)
+        assert loaded.max_model_len_bound == 4096
+        assert loaded.origins["engine.max_model_len"] == "preset cpu-embedded (upper bound)"
+
+    @pytest.mark.parametrize(
+        ("layer", "origin"),
+        [
+            pytest.param({"cli": {"engine.max_model_len": "4096"}}, "command line", id="command_line"),
+            pytest.param(
+                {"environ": {"PROXIMA__ENGINE__MAX_MODEL_LEN": "4096"}},
+                "environment PROXIMA__ENGINE__MAX_MODEL_LEN",
+                id="environment",
+            ),
+        ],
+    )
+    def test_by_the_user_though_it_is_the_same(self, layer, origin):
+        loaded = load_settings(**{"environ": {}, "hardware": CPU, **layer})
+        assert loaded.max_model_len_bound is None
+        assert loaded.origins["engine.max_model_len"] == origin
+
+    @pytest.mark.parametrize("text", ["max_model_len: 4096", "max_model_len: null", "max_model_len: auto"])
+    def test_by_a_file(self, tmp_path, text):
+        path = tmp_path / "proxima.yaml"
+        path.write_text(f"preset: cpu-embedded\nengine:\n  {text}\n")
+        loaded = load_settings(environ={}, config_file=path, hardware=CPU)
+        assert loaded.max_model_len_bound is None
+        assert loaded.origins["engine.max_model_len"] == f"file {path}:3"
+
+    def test_by_nobody(self):
+        loaded = load_settings(environ={}, preset="cpu", hardware=CPU)
+        assert loaded.max_model_len_bound is None
+
+
 @pytest.mark.parametrize("name", ["cpu-embedded", "cpu", "gpu", "gpu-throughput", "gpu-latency"])
 def test_every_preset_loads(name):
     assert load_settings(environ={}, preset=name, hardware=CPU).preset == name

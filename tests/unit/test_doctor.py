@@ -326,6 +326,17 @@ class TestCombinations:
         assert code == 1
         assert found["combinations"] == [("blocker", message, remedy)]
 
+    @pytest.mark.parametrize("context", ["max_position_embeddings", "n_positions"])
+    def test_a_short_context_is_no_trouble_until_the_user_asks_for_more(self, doctor, tmp_path, context):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", context: 1024}))
+        assert "combinations" not in doctor(str(tmp_path))[1]
+        # The pool holds the model's whole context, though not what the preset would allow.
+        assert "combinations" not in doctor(str(tmp_path), "--num-gpu-blocks-override", "40")[1]
+        code, found = doctor(str(tmp_path), "--max-model-len", "4096")
+        assert code == 1
+        message = "--max-model-len 4096 is more than the 1024 tokens the model was made for"
+        assert found["combinations"] == [("blocker", message, "--max-model-len 1024")]
+
     def test_compiled_float32_is_right(self, doctor):
         assert "combinations" not in doctor("--dtype", "float32", "--no-enforce-eager")[1]
 

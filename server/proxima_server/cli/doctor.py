@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> int:
     from proxima_server.doctor.subject import Subject
 
     found = []
-    for name, finding in examine(Subject(loaded.settings)):
+    for name, finding in examine(Subject(loaded.settings, loaded.max_model_len_bound)):
         found.append((name, finding))
         if not options.json:
             # As they come: asking the model hub takes a moment.

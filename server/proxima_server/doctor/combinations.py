@@ -16,6 +16,8 @@ from proxima_server.doctor.subject import Subject
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _NAMES = {"float": "float32", "half": "float16"}
+# Of the names that vLLM knows for a model's context, those of Llama and its kin and of GPT-2.
+_CONTEXTS = ("max_position_embeddings", "n_positions")
 # What else than full attention may keep in its blocks.
 _OTHER_CACHES = ("kv_lora_rank", "sliding_window", "layer_types", "ssm_cfg", "attention_chunk_size")
 
@@ -62,14 +64,17 @@ def _splits(subject: Subject) -> Iterator[Finding]:
 
 
 def _lengths(subject: Subject) -> Iterator[Finding]:
-    context = subject.model_config.get("max_position_embeddings")
+    contexts = [subject.model_config.get(name) for name in _CONTEXTS]
+    context = min((each for each in contexts if isinstance(each, int)), default=None)
     asked = subject.flag("max_model_len")
     length = asked if isinstance(asked, int) and asked > 0 else context
+    if subject.max_model_len_bound is not None and context is not None:
+        length = min(subject.max_model_len_bound, context)
     if not isinstance(length, int):
         return
     stretched = any(subject.model_config.get(key) for key in ("rope_scaling", "rope_parameters"))
     pool = _pool_tokens(subject)
-    if isinstance(context, int) and length > context and not stretched and not subject.flag("hf_overrides"):
+    if context is not None and length > context and not stretched and not subject.flag("hf_overrides"):
         small = pool is not None and pool < context
         yield blocker(
             f"--max-model-len {length} is more than the {context} tokens the model was made for",

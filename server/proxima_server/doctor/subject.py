@@ -55,6 +55,8 @@ class Installed:
 @dataclass(frozen=True)
 class Subject:
     settings: ProximaSettings
+    max_model_len_bound: int | None = None
+    """Set where the length of a request is only bounded, by a preset; the model's own context may be less."""
     hardware: Hardware = field(default_factory=detect)
     installed: Installed = field(default_factory=Installed.look)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
