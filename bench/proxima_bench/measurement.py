@@ -58,7 +58,7 @@ class Session:
         """Raises ProximaError when the warm-up got no answer at all."""
         runner = Runner(self.client, self.clock)
         with watch(runner) if watch else nullcontext():
-            await self._warm_up(runner, self.workload.warmup)
+            left_out = await self._warm_up(runner, self.workload.warmup)
             fetches = [partial(self.client.text, url) for url in self.metrics_urls]
             async with server_metrics.sampled(fetches) as server, client_health.watched() as health:
                 run = await runner.measure(self.load, self.workload.measured)
@@ -66,7 +66,7 @@ class Session:
         report["client"] = health.report(run.exchanges)
         report["server"] = server.report()
         report["load"] = _described(self.load, self.target, self.workload, run)
-        report["warnings"] = _warnings(report)
+        report["warnings"] = [*left_out, *_warnings(report)]
         report["timeline"] = timeline(run, self.load.slo)
         return Measurement(report, [each.as_row(run.start_s, self.load.slo) for each in run.exchanges])
 
@@ -74,16 +74,24 @@ class Session:
         """Send one request of the warm-up, where there is one. Raises ProximaError as `measure` does."""
         await self._warm_up(Runner(self.client, self.clock), self.workload.warmup[:1])
 
-    async def _warm_up(self, runner: Runner, conversations: Sequence[Conversation]) -> None:
-        """Warns once, at the first answer of a wrong length: where none is forced, each can run up to the cap."""
+    async def _warm_up(self, runner: Runner, conversations: Sequence[Conversation]) -> list[str]:
+        """Warns once, at the first answer of a wrong length.
+
+        Where lengths were to be forced, each answer can then run up to the cap: the rest is left out. Returns what the
+        report has to say of that.
+        """
         records: list[Exchange] = []
         sending = asyncio.create_task(runner.warm_up(self.load, conversations, records))
         warned = False
         try:
             while not sending.done():
                 await asyncio.wait([sending], timeout=_LOOK_INTERVAL_S)
-                if not warned and (warned := any(_misses(self.load, each) for each in records)):
-                    self.warn(_missed("a warm-up answer", self.load.lengths))
+                if not warned and any(_misses(self.load, each) for each in records):
+                    warned = True
+                    missed = _missed("a warm-up answer", self.load.lengths)
+                    self.warn(missed)
+                    if self.load.lengths is Lengths.FORCED:
+                        return [f"the rest of the warm-up was left out, because {missed}"]
             await sending
         finally:
             sending.cancel()
@@ -92,6 +100,7 @@ class Session:
             first = records[0]
             cause = f"{first.code} {first.detail}".strip()
             raise ProximaError(f"{self.target.root} answered none of the warm-up requests: {cause}")
+        return []
 
 
 @asynccontextmanager

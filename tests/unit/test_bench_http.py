@@ -294,6 +294,11 @@ def test_what_the_server_says_about_itself(bench):
     }
 
 
+def about_lengths(report):
+    """Its warnings, without the cures. In virtual time the client is always busy, which may be one more."""
+    return [text.split(":")[0] for text in report["warnings"] if "length asked for" in text]
+
+
 @pytest.mark.parametrize(
     ("pieces", "warned_s"), [pytest.param(40, 3.5, id="too long"), pytest.param(2, 1.5, id="too short")]
 )
@@ -306,10 +311,44 @@ def test_a_length_that_is_not_forced_is_pointed_out_while_the_warm_up_runs(tmp_p
     def warn(text):
         warned.append((text, asyncio.get_running_loop().time()))
 
-    run(measure(server, load, tmp_path, warn=warn))
+    measurement = run(measure(server, load, tmp_path, warn=warn))
     assert [(text.split(":")[0], time_s) for text, time_s in warned] == [
         ("a warm-up answer did not have the length asked for", warned_s)
     ]
+    assert about_lengths(measurement.report) == [
+        "the rest of the warm-up was left out, because a warm-up answer did not have the length asked for",
+        "1 of 1 answers did not have the length asked for",
+    ]
+
+
+def test_a_warm_up_whose_lengths_are_not_forced_is_left_for_the_measurement(tmp_path):
+    """Two at once, of which the second has said nothing yet; neither is waited for, nor are the other six sent."""
+    delays_s = {0: (0.6875,) * 1024, 1: (HANG,)}
+    server = ScriptedServer(lambda number, _: Script(delays_s.get(number, (0.6875,) * 40)))
+    values = {"requests": 3, "warmup": 8, "prompts": {"kind": "synthetic", "output_tokens": 4}}
+    load = loads.build({**values, "shape": {"kind": "closed", "concurrency": 2}})
+
+    async def began_s():
+        measurement = await measure(server, load, tmp_path)
+        return measurement, asyncio.get_running_loop().time() - measurement.report["duration_s"]
+
+    measurement, began = run(began_s())
+    # The fifth piece is one too many, and is seen at the next look.
+    assert began == 3.5
+    assert sorted(server.left) == [0, 1]
+    assert len(server.bodies) == 2 + 3
+    assert outcomes(measurement.rows) == [("completed", "")] * 3
+    assert measurement.report["load"]["missed_lengths"] == 3
+
+
+def test_a_warm_up_of_capped_lengths_goes_on(tmp_path):
+    """No answer of it can be longer than its cap."""
+    server = ScriptedServer(lambda *_: Script((0.5,) * 2))
+    values = {"requests": 1, "warmup": 3, "lengths": "cap", "prompts": {"kind": "synthetic", "output_tokens": 4}}
+    load = loads.build({**values, "shape": {"kind": "closed", "concurrency": 1}})
+    measurement = run(measure(server, load, tmp_path))
+    assert (len(server.bodies), server.left) == (4, [])
+    assert about_lengths(measurement.report) == ["1 of 1 answers did not have the length asked for"]
 
 
 def test_progress_shows_how_far_it_is(tmp_path):
