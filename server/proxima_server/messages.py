@@ -75,6 +75,9 @@ def _check_part(name: str, part: Any, chat: Chat | None) -> None:
         raise wrong(f"{name}.type", "it must be a string", kind)
     if chat is not None and kind is not None and kind not in chat.part_types:
         raise wrong(f"{name}.type", _one_of(chat.part_types), kind)
+    # vLLM goes by the fields of a part of media that says no type.
+    if chat is not None and kind is None and not part.keys() & {*chat.part_types} - _TEXT_PARTS:
+        raise missing(f"{name}.type")
     if kind in _TEXT_PARTS:
         _require_string(name, part, "text")
 

@@ -13,6 +13,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMError
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from proxima_server import media
 from proxima_server.errors import APIError, ErrorCode, code_of_status, internal_error
 
 # Besides its own errors vLLM raises these for requests it cannot serve; anything else is a bug and stays one.
@@ -89,4 +90,6 @@ def _param(param: str | None, message: str, body: Mapping[str, Any]) -> str | No
     for names in (_OUTPUT_PARAMS, _LOGPROBS_PARAMS):
         if param in names:
             return next((name for name in names if name in body), param)
-    return "previous_response_id" if param == "response_id" else param
+    if param == "response_id":
+        return "previous_response_id"
+    return media.named(param, message, body) or param

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +28,7 @@ from vllm.renderers.chat_utils import MM_PARSER_MAP
 from vllm.tool_parsers import ToolParserManager
 
 from proxima_engine.runtime import EngineRuntime
-from proxima_server import hints, messages, parameters, schemas, streaming
+from proxima_server import hints, media, messages, parameters, schemas, streaming
 from proxima_server.answer_notes import AnswerNotes, notes_of
 from proxima_server.errors import APIError, ErrorCode
 from proxima_server.observability.record import RequestRecord, current
@@ -106,10 +107,7 @@ class VLLMServing:
         """The request as vLLM takes it. Raises APIError, ValidationError or what vLLM's validators raise."""
         model, notes = endpoint.request(body), notes_of(request)
         parameters.refuse_unsupported(body)
-        if "messages" in body:
-            # A template of the request's own may know any role.
-            own_template = body.get("chat_template") is not None
-            messages.check(body["messages"], self._chat if endpoint.any_role and not own_template else None)
+        self._check_prompt(endpoint, body)
         mismatched = mismatches(endpoint.shapes[model], body)
         if mismatched:
             raise invalid(mismatched, body)
@@ -137,6 +135,17 @@ class VLLMServing:
         if notes.ignored and self._runtime.settings.server.strict_params:
             raise parameters.refused_ignored(notes.ignored[0])
         return parsed
+
+    def _check_prompt(self, endpoint: Endpoint, body: Mapping[str, Any]) -> None:
+        if self._reads_only:
+            media.refuse(body)
+        if "messages" not in body:
+            return
+        chat = self._chat if endpoint.any_role else None
+        if chat is not None and body.get("chat_template") is not None:
+            # A template of the request's own may know any role.
+            chat = replace(chat, template_knows=lambda _role: True)
+        messages.check(body["messages"], chat)
 
     async def _unknown_model(self, handler: Any, parsed: Any) -> ErrorResponse | None:
         """What vLLM says of a model that is not served. Asked this alone, it does not log an error of its own."""
@@ -168,7 +177,13 @@ class VLLMServing:
         def template_knows(role: str) -> bool:
             return not template or f"'{role}'" in template or f'"{role}"' in template
 
-        return messages.Chat(template_knows, tuple(MM_PARSER_MAP))
+        types = [kind for kind in MM_PARSER_MAP if not (self._reads_only and kind in media.MODALITIES)]
+        return messages.Chat(template_knows, types)
+
+    @cached_property
+    def _reads_only(self) -> bool:
+        """Whether the model takes nothing but text."""
+        return not self._state.engine_client.vllm_config.model_config.is_multimodal_model
 
     async def _failed(self, response: ErrorResponse, body: Mapping[str, Any], record: RequestRecord) -> APIError:
         """The error of a request that vLLM answers with `response`: what the engine said is more precise."""

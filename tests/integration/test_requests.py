@@ -127,10 +127,39 @@ def test_a_schema_no_text_can_be_generated_for_is_a_bad_request(http, stream, sc
             id="part_of_no_kind",
         ),
         pytest.param(
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            {
+                "messages": [
+                    *QUESTION,
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "Hi"},
+                            {"type": "image_url", "image_url": {"url": "data:,"}},
+                        ],
+                    },
+                ]
+            },
             "invalid_value",
-            "messages",
+            "messages[1].content[1]",
             id="a_picture_for_a_model_that_reads",
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "a"}}]}]},
+            "invalid_value",
+            "messages[0].content[0].type",
+            id="a_file",
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"x": "y"}]}]},
+            "missing_required_parameter",
+            "messages[0].content[0].type",
+            id="part_without_a_type",
+        ),
+        pytest.param(
+            {"messages": [{"role": "user", "content": [{"type": "prompt_embeds", "data": "AAAA"}]}]},
+            "invalid_value",
+            "messages[0].content[0]",
+            id="embeddings_that_are_not_enabled",
         ),
         pytest.param({"n": 0}, "invalid_value", "n", id="no_answer"),
         pytest.param({"logit_bias": {"a": 5}}, "invalid_value", "logit_bias", id="no_token"),
@@ -171,6 +200,21 @@ def test_responses(sdk):
         streamed = list(stream)
     assert "".join(event.delta for event in streamed if event.type == "response.output_text.delta") == ANSWER
     assert streamed[-1].type == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "input_image", "image_url": "data:,", "detail": "auto"}, "input[0].content[1]"),
+        ({"type": "input_file", "file_id": "a"}, "input[0].content[1].type"),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)
+def test_responses_name_the_part_that_the_model_cannot_take(http, part, param):
+    content = [{"type": "input_text", "text": "What is it?"}, part]
+    response = http.post("/v1/responses", json={"model": MODEL, "input": [{"role": "user", "content": content}]})
+    assert response.status_code == 400
+    assert (response.json()["error"]["code"], response.json()["error"]["param"]) == ("invalid_value", param)
 
 
 def test_messages(http):

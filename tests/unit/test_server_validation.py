@@ -88,6 +88,8 @@ def test_the_field_that_is_wrong_is_named_with_all_that_would_be_right(
         pytest.param([{"role": "user", "content": [{"type": 5}]}], "messages[0].content[0].type", id="kind"),
         pytest.param([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text", id="no_text"),
         pytest.param([{"role": "user", "content": [{"type": "banana"}]}], "messages[0].content[0].type", id="banana"),
+        pytest.param([{"role": "user", "content": [{"x": 1}]}], "messages[0].content[0].type", id="of_no_kind"),
+        pytest.param([{"role": "user", "content": [{"text": "Hi"}]}], "messages[0].content[0].type", id="text_of_none"),
         pytest.param([{"role": "assistant", "tool_calls": "x"}], "messages[0].tool_calls", id="calls"),
         pytest.param([{"role": "assistant", "tool_calls": [5]}], "messages[0].tool_calls[0]", id="call"),
         pytest.param([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].function", id="of_what"),
@@ -110,7 +112,9 @@ def test_what_is_no_chat_is_refused_by_name(messages: list[Any], param: str) -> 
         pytest.param([{"role": role, "content": "Hi"} for role in ROLES], id="roles"),
         pytest.param([{"role": "critic", "content": "Hm"}], id="the_template_knows_it"),
         pytest.param([{"role": "assistant", "content": None}, {"role": "assistant"}], id="only_calls"),
-        pytest.param([{"role": "user", "content": ["a", {"type": "text", "text": "b"}, {"x": 1}]}], id="parts"),
+        pytest.param(
+            [{"role": "user", "content": ["a", {"type": "text", "text": "b"}, {"image_url": "c"}]}], id="parts"
+        ),
         pytest.param(
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}], id="calls"
         ),
@@ -121,6 +125,10 @@ def test_what_is_no_chat_is_refused_by_name(messages: list[Any], param: str) -> 
 def test_what_may_be_a_chat_passes(messages: Any) -> None:
     check_messages(messages, CHATTING)
     check_messages(messages, None)
+
+
+def test_parts_are_left_to_the_models_where_those_check_them() -> None:
+    check_messages([{"role": "user", "content": [{"x": 1}, {"type": "banana"}]}], None)
 
 
 @pytest.mark.parametrize("grammar", ["root ::= root", "root ::= a\na ::= b\nb ::= a"])

@@ -56,6 +56,9 @@ def serving(outcome: object, *, dead: bool = False) -> VLLMServing:
         {
             "openai_serving_completion": handler,
             "serving_tokenization": handler,
+            "openai_serving_chat": handler,
+            "openai_serving_responses": handler,
+            "anthropic_serving_messages": handler,
             "engine_client": engine_client(dead),
         }
     )
@@ -67,7 +70,7 @@ def engine_client(dead: bool) -> SimpleNamespace:
         scheduler_config=SimpleNamespace(policy="fcfs"),
         kv_transfer_config=None,
         ec_transfer_config=None,
-        model_config=SimpleNamespace(get_vocab_size=lambda: 290),
+        model_config=SimpleNamespace(get_vocab_size=lambda: 290, is_multimodal_model=False),
     )
     return SimpleNamespace(errored=dead, vllm_config=config, tokenizer=SimpleNamespace(max_token_id=299))
 
@@ -152,6 +155,12 @@ async def test_the_parameter_is_said_once():
             "top_logprobs",
             id="top_logprobs",
         ),
+        pytest.param(
+            VLLMValidationError("At most 0 audio(s) may be provided in one prompt.", parameter="audio"),
+            {"messages": [{"content": [{"type": "text"}, {"type": "input_audio"}]}]},
+            "messages[0].content[1]",
+            id="sound",
+        ),
     ],
 )
 def test_the_parameter_has_the_name_that_the_client_used(error, body, param):
@@ -201,6 +210,36 @@ async def test_a_token_that_is_in_no_vocabulary_has_no_text():
     assert (caught.value.code, caught.value.param) == (ErrorCode.INVALID_VALUE, "tokens[1]")
     assert "300 tokens" in caught.value.message
     assert "(got 300)" in caught.value.message
+
+
+PICTURE, SOUND = {"type": "image_url", "image_url": {"url": "http://192.0.2.1/a.png"}}, {"type": "input_audio"}
+
+
+@pytest.mark.parametrize(
+    ("path", "part", "param"),
+    [
+        ("/v1/chat/completions", PICTURE, "messages[0].content[1]"),
+        ("/v1/chat/completions", SOUND, "messages[0].content[1]"),
+        ("/v1/chat/completions", {"type": "video_url", "video_url": {"url": "a"}}, "messages[0].content[1]"),
+        ("/v1/chat/completions", {"type": "file", "file": {"file_id": "a"}}, "messages[0].content[1].type"),
+        ("/v1/chat/completions", {"type": "video"}, "messages[0].content[1].type"),
+        ("/tokenize", PICTURE, "messages[0].content[1]"),
+        ("/v1/messages", {"type": "image", "source": {"type": "url", "url": "a"}}, "messages[0].content[1]"),
+        ("/v1/messages/count_tokens", {"type": "image", "source": {}}, "messages[0].content[1]"),
+        ("/v1/responses", {"type": "input_image", "image_url": "a", "detail": "auto"}, "input[0].content[1]"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["type"],
+)
+async def test_a_part_that_a_model_of_text_cannot_take_is_named_before_vllm_is_asked(path, part, param):
+    text = {"type": "input_text" if path == "/v1/responses" else "text", "text": "What is it?"}
+    field = "input" if path == "/v1/responses" else "messages"
+    body = {"model": "m", "max_tokens": 5, field: [{"role": "user", "content": [text, part]}]}
+    with pytest.raises(APIError) as caught:
+        await serving(AssertionError("asked")).answer(path, body, request())
+    assert (caught.value.status, caught.value.code, caught.value.param) == (400, ErrorCode.INVALID_VALUE, param)
+    # What it does take is told, and nothing else.
+    assert ("'input_text'" in caught.value.message) == param.endswith(".type")
+    assert "'image_url'" not in caught.value.message
 
 
 async def test_a_bug_stays_a_bug():

@@ -145,6 +145,7 @@ SYMBOLS = [
     Relied("vllm.engine.arg_utils.AsyncEngineArgs.create_engine_config", f"{ENGINE}/launch.py"),
     Relied("vllm.engine.arg_utils.AsyncEngineArgs.create_model_config", f"{ENGINE}/bounded_context.py", "self"),
     Relied("vllm.config.ModelConfig", f"{ENGINE}/bounded_context.py"),
+    Relied("vllm.config.ModelConfig.is_multimodal_model", f"{SERVER}/vllm_serving.py"),
     Relied("vllm.usage.usage_lib.UsageContext.OPENAI_API_SERVER", f"{ENGINE}/launch.py"),
     Relied(platform_cpu.ONE_PROCESS_EXECUTOR, f"{ENGINE}/platform_cpu.py"),
     Relied("vllm.platforms.current_platform.is_cpu", f"{ENGINE}/launch.py", ""),
