@@ -12,7 +12,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable
-from contextlib import suppress
 from enum import StrEnum
 
 import msgspec
@@ -195,10 +194,13 @@ class SnapshotPublisher:
                 # Others may come meanwhile: they go with the next.
                 unsent += [self._decisions.popleft() for _ in range(len(self._decisions))]
                 del unsent[:-DECISIONS_KEPT]
-                # Nobody listens, or slowly: the next snapshot replaces this one, and takes the decisions along.
-                with suppress(zmq.Again):
+                try:
                     socket.send(encoder.encode(msgspec.structs.replace(snapshot, decisions=unsent)), zmq.NOBLOCK)
                     unsent = []
+                except zmq.Again:
+                    # Nobody listens yet, or slowly. What is newest then goes in the next interval and takes the
+                    # decisions along: an engine that has fallen idle has nothing more to say.
+                    self._wanted.set()
             self._stopping.wait(self._interval_s)
         context.destroy()
 

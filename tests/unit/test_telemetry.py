@@ -110,6 +110,21 @@ async def test_decisions_that_could_not_be_sent_go_with_the_next_snapshot(endpoi
     assert told[:51] == [float(number) for number in range(51)]
 
 
+async def test_the_last_word_of_an_engine_is_heard_by_who_listens_late(endpoint: str) -> None:
+    """It has fallen idle, and says nothing more."""
+    publisher = SnapshotPublisher(endpoint, interval_s=0.1)
+    for step in (1, 2, 3):
+        publisher.offer(snapshot(step))
+        await asyncio.sleep(0.2)
+    receiver = SnapshotReceiver(endpoint)
+    task = asyncio.create_task(receiver.run())
+    await until(lambda: 0 in receiver.latest and receiver.latest[0].step == 3)
+    publisher.close()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
 async def test_messages_of_another_version_are_ignored(endpoint: str, receiver: SnapshotReceiver) -> None:
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
         socket.connect(endpoint)
