@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
@@ -19,9 +20,11 @@ TTFT_S = 0.3
 ROUNDING_S = 1e-9
 
 
-def knowing(*lengths: int, max_wait_s: float = MAX_WAIT_S, times: int = 400, cap: int = CAP) -> ProximaPolicy:
+def knowing(
+    *lengths: int, max_wait_s: float = MAX_WAIT_S, stall_s: float = math.inf, times: int = 400, cap: int = CAP
+) -> ProximaPolicy:
     """A policy that has seen answers of these lengths, and so expects more of them."""
-    policy = ProximaPolicy(max_wait_s)
+    policy = ProximaPolicy(max_wait_s, stall_s)
     for number in range(times):
         for length in lengths:
             policy.finished(FinishedRequest(f"done{number}", 100, length, cap))

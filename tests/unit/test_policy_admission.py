@@ -11,7 +11,7 @@ from step_views import STEP_S, next_step, running, started, view, waiting
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.admission import BACKFILLS_PER_STEP, RESUME_S, ProximaPolicy
 from proxima_engine.policy.draft import EXACT_LOOKUPS_PER_STEP
-from proxima_engine.policy.plan import Reason
+from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
 
 ALL_LATE_S = 6.0
@@ -97,6 +97,43 @@ class TestOneThatDoesNotFit:
         assert plan.order == ()
         assert len(plan.held) <= 1 + BACKFILLS_PER_STEP + 1
         assert list(plan.held.values())[-1] is Reason.BEHIND_HEAD
+
+
+class TestOneThatWaitsAlone:
+    """Two hold 25 of 36 blocks, the last of them for 32 steps more. With a newcomer all together would hold 37 in the
+    first of those steps, and one of them would have to yield until ``ends`` has ended."""
+
+    busy = (running("ends", 0, 20, output=68, cap=100), running("stays", 0, 5, cap=50))
+    brief = 32 * STEP_S
+
+    def plan(self, stall_s: float, *, quiet_s: float = MAX_WAIT_S, others: tuple[WaitingRequest, ...] = ()) -> Plan:
+        policy = knowing(3000, stall_s=stall_s)
+        seen = view(free=11, busy=self.busy)
+        if quiet_s < MAX_WAIT_S:
+            # Those who wait beside each other are gone soon.
+            crowd = [waiting("x", -9, 30), waiting("y", -9, 30)]
+            seen = view(*crowd, free=11, busy=self.busy)
+            policy.plan(seen)
+            seen = next_step(seen, changes=Changes(left=["x", "y"]))
+        policy.plan(seen)
+        now_s = seen.now_s + quiet_s
+        arrived = [waiting("new", now_s, 10, cap=64), *others]
+        known = {each.request_id: each.blocks_at_most for each in arrived}.__getitem__
+        return policy.plan(next_step(seen, now_s=now_s, changes=Changes(arrived=arrived), exact_blocks=known))
+
+    def test_starts_where_one_who_yields_for_it_would_go_on_within_the_target(self) -> None:
+        assert self.plan(self.brief + STEP_S).order == ("new",)
+
+    def test_waits_where_that_one_would_stand_still_for_longer(self) -> None:
+        assert self.plan(self.brief / 2).held == {"new": Reason.FORECAST}
+
+    def test_waits_where_others_wait_too(self) -> None:
+        """What is free next is for them as well."""
+        other = waiting("other", MAX_WAIT_S, 30)
+        assert self.plan(self.brief + STEP_S, others=(other,)).held["new"] is Reason.FORECAST
+
+    def test_waits_where_others_have_waited_not_long_ago(self) -> None:
+        assert self.plan(self.brief + STEP_S, quiet_s=MAX_WAIT_S / 2).held == {"new": Reason.FORECAST}
 
 
 class TestBlocks:

@@ -5,17 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from step_views import STEP_S, next_step, running, view, waiting
+from step_views import STEP_S, next_step, running, started, view, waiting
 
-from proxima_engine.policy.admission import LOOK_STEPS, TURN, ProximaPolicy
+from proxima_engine.policy.admission import LOOK_STEPS, ProximaPolicy
 from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason, YieldMode
 from proxima_engine.policy.protocol import FinishedRequest
-from proxima_engine.policy.view import Changes, RunningRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import CHEAP, COMPUTED_AGAIN, LIKELY, MOVED, NEAR_STEPS, terms_of
+from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
+from proxima_engine.policy.yielding import (
+    CHEAP,
+    COMPUTED_AGAIN,
+    LIKELY,
+    MOVED,
+    NEAR_STEPS,
+    STILL_CHEAP,
+    TURN,
+    terms_of,
+)
 
 CAP = 1000
 TOKEN_S = 1e-3
+ROUNDING_S = 1e-9
+"""What is lost where times are added up."""
 """What a token of a step costs."""
 STALL_S = 0.2
 
@@ -66,9 +77,15 @@ class TestMode:
         seen = replace(view(free=1, busy=self.busy), swap_token_s=token_s, step_time=measured())
         assert policy.plan(seen).yields == (("young", mode),)
 
+    def test_terms_do_not_change_back_and_forth_with_the_estimate_of_a_step(self) -> None:
+        """Those who wait for their turn would have none for as long as copies seem dear."""
+        seen = replace(view(free=1, busy=self.busy), swap_token_s=1.1 * CHEAP * TOKEN_S, step_time=measured())
+        assert terms_of(seen, MOVED) == MOVED
+        assert terms_of(replace(seen, swap_token_s=1.1 * STILL_CHEAP * TOKEN_S), MOVED) != MOVED
+
     def test_where_copies_are_dear_terms_are_those_of_computing_again(self) -> None:
         seen = replace(view(free=1, busy=self.busy), swap_token_s=1.1 * CHEAP * TOKEN_S, step_time=measured())
-        assert terms_of(seen) == replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
+        assert terms_of(seen, COMPUTED_AGAIN) == replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
 
 
 class TestAdmission:
@@ -112,16 +129,70 @@ class TestTurns:
         assert policy.plan(seen).order == ()
         return next_step(seen, now_s=2 + wait_s)
 
-    def test_who_has_been_served_longest_yields_to_one_who_stands_still(self, policy: ProximaPolicy) -> None:
+    def test_who_came_last_yields_to_one_who_stands_still(self, policy: ProximaPolicy) -> None:
+        """So that answers end one after the other, and not all of them late."""
         plan = policy.plan(self.later(policy, [yielded("y", 10)], STALL_S))
-        assert plan.yields == (("first", YieldMode.SWAP),)
+        assert plan.yields == (("second", YieldMode.SWAP),)
         assert plan.order == ("y",)
+
+    def test_who_is_late_already_yields_before_who_is_fluent(self, policy: ProximaPolicy) -> None:
+        queue = [yielded("y", 10)]
+        late = replace(started(self.busy[0]).request, ttft_s=-1.0)
+        begun = [StartedRequest(late, 0), started(self.busy[1])]
+        changes = Changes(restart=True, arrived=queue, started=begun)
+        seen = swapping(view(*queue, free=1, busy=self.busy, now_s=2, changes=changes))
+        assert policy.plan(seen).yields == ()
+        assert policy.plan(next_step(seen, now_s=2 + STALL_S)).yields == (("first", YieldMode.SWAP),)
+
+    def yields_again(self, policy: ProximaPolicy, *, late: bool) -> StepView:
+        """``second`` has given its blocks up at 2 s."""
+        ttft_s = -1.0 if late else 5.0
+        changes = Changes(restart=True, started=[started(each, ttft_s=ttft_s) for each in self.busy])
+        seen = swapping(view(free=1, busy=self.busy, now_s=1, changes=changes))
+        policy.plan(seen)
+        gone = waiting("second", 0, 16, output=101, cap=CAP)
+        busy = (self.busy[0], served("other", 13))
+        changes = Changes(arrived=[gone], stopped=["second"], started=[started(busy[1], ttft_s=5.0)])
+        seen = next_step(seen, now_s=2, list_running=lambda: busy, changes=changes, exact_blocks=lambda _: 17)
+        assert policy.plan(seen).order == ()
+        return seen
+
+    @pytest.mark.parametrize(
+        ("late", "turn_s"),
+        [
+            # Half of the target, in time to be fluent still.
+            pytest.param(False, TURN * STALL_S + ROUNDING_S, id="fluent"),
+            # It loses nothing more up to half of its bound.
+            pytest.param(True, TURN * 2.0 + ROUNDING_S, id="late"),
+        ],
+    )
+    def test_come_in_time_for_who_is_fluent(self, late: bool, turn_s: float) -> None:
+        policy = ProximaPolicy(max_wait_s=75, stall_s=STALL_S, max_stall_s=2.0)
+        seen = self.yields_again(policy, late=late)
+        early = next_step(seen, now_s=2 + turn_s - STEP_S)
+        assert policy.plan(early).order == ()
+        assert policy.plan(next_step(early, now_s=2 + turn_s)).order == ("second",)
+
+    @pytest.mark.parametrize(("stood_still_s", "victim"), [(STALL_S / 2, "first"), (2 * STALL_S, "second")])
+    def test_are_taken_first_from_who_came_back_too_late(self, stood_still_s: float, victim: str) -> None:
+        """While both are fluent, ``first`` yields, which came after it."""
+        policy = ProximaPolicy(max_wait_s=75, stall_s=STALL_S, max_stall_s=2.0)
+        seen = self.yields_again(policy, late=False)
+        resumed = running("second", -1, 17, output=120, cap=CAP)
+        busy = (self.busy[0], resumed)
+        waits = replace(waiting("second", 0, 16, output=101, cap=CAP), key=(0, -1, "second"))
+        standing = yielded("y", 10)
+        changes = Changes(left=["second"], started=[StartedRequest(waits, 0)], stopped=["other"], arrived=[standing])
+        now_s = 2 + stood_still_s
+        seen = next_step(seen, now_s=now_s, list_running=lambda: busy, changes=changes, exact_blocks=lambda _: 10)
+        policy.plan(seen)
+        assert policy.plan(next_step(seen, now_s=now_s + TURN * 2.0 + ROUNDING_S)).yields == ((victim, YieldMode.SWAP),)
 
     def test_not_before_it_has_stood_still_for_the_target(self, policy: ProximaPolicy) -> None:
         plan = policy.plan(self.later(policy, [yielded("y", 10)], STALL_S - STEP_S))
         assert (plan.yields, plan.order) == ((), ())
 
-    @pytest.mark.parametrize(("wait_s", "order"), [(TURN * 2.0 - STEP_S, ()), (TURN * 2.0, ("y",))])
+    @pytest.mark.parametrize(("wait_s", "order"), [(TURN * 2.0 - STEP_S, ()), (TURN * 2.0 + ROUNDING_S, ("y",))])
     def test_before_the_target_where_stalls_are_bounded_closer(self, wait_s: float, order: tuple[str, ...]) -> None:
         policy = ProximaPolicy(max_wait_s=75, stall_s=5.0, max_stall_s=2.0)
         assert policy.plan(self.later(policy, [yielded("y", 10)], wait_s)).order == order
@@ -191,11 +262,10 @@ class TestLikelyVictims:
         seen = replace(view(free=free, busy=busy), swap_token_s=token_s, step_time=measured())
         assert policy.plan(seen).likely_victims == ()
 
-    def test_where_somebody_stands_still_are_those_who_have_been_served_longest_too(
-        self, policy: ProximaPolicy
-    ) -> None:
-        seen = swapping(view(yielded("y", 20), free=19, busy=self.busy))
-        assert policy.plan(seen).likely_victims == ("f", "e", "a", "b")
+    def test_where_somebody_stands_still_are_those_whose_blocks_it_would_get_too(self, policy: ProximaPolicy) -> None:
+        came_last = self.busy[0]._replace(key=(0, 99.0, "a"))
+        seen = swapping(view(yielded("y", 20), free=19, busy=(came_last, *self.busy[1:])))
+        assert policy.plan(seen).likely_victims == ("f", "e", "a", "d")
 
     def test_are_looked_for_every_few_steps(self, policy: ProximaPolicy) -> None:
         """Hundreds may run."""

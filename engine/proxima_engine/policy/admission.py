@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from proxima_config.hints import RequestClass
+from proxima_engine.policy.alone import WaitingAlone
 from proxima_engine.policy.books import Books
 from proxima_engine.policy.calibration import Calibration
 from proxima_engine.policy.demand import HORIZONS, Demand, reserve
@@ -27,7 +28,7 @@ from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.start_estimate import expected_start_steps, starts_in_turn_s
 from proxima_engine.policy.urgency import Band
 from proxima_engine.policy.view import RunningRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import COMPUTED_AGAIN, in_turn, is_near, likely_victims, terms_of, victims
+from proxima_engine.policy.yielding import COMPUTED_AGAIN, Turns, in_turn, is_near, likely_victims, terms_of, victims
 
 BACKFILLS_PER_STEP = 8
 """How many requests behind one that is held are looked at in a step."""
@@ -37,9 +38,6 @@ LOOK_STEPS = 8
 """Steps after which one looks again who is likely to yield."""
 REFRESH_STEPS = 16
 """Steps after which curves and demand are made anew."""
-TURN = 0.5
-"""Part of the stall bound after which one who yielded takes its turn: its KV has to be moved, and those who must give
-way first need their minimum service."""
 NOBODY = -1
 """Before all bands."""
 RESUME_S = 5.0
@@ -53,8 +51,8 @@ class ProximaPolicy:
         """``stall_s``: longest gap between two tokens of an answer that is promised; ``max_stall_s``: that of who has
         yielded, where turns are taken."""
         self._stall_s = stall_s
-        self._turn_s = min(stall_s, TURN * max_stall_s)
-        self._books = Books(max_wait_s)
+        self._books = Books(max_wait_s, Turns(stall_s, max_stall_s))
+        self._alone = WaitingAlone(max_wait_s, stall_s)
         self._planned: dict[str, Demand] = {}
         """Demand of those whom the last plan started."""
         self._gave_back = False
@@ -110,7 +108,8 @@ class ProximaPolicy:
 
     def _next_plan(self, view: StepView) -> Plan:
         self._seen = view
-        self._terms = terms_of(view)
+        self._alone.plan_begins(view.now_s)
+        self._terms = terms_of(view, self._terms)
         self._books.take_in(view, self._planned, self._terms, by_choice=self._gave_back or self._terms.turn_share > 0)
         self._planned, self._gave_back = {}, False
         if view.changes.restart:
@@ -221,6 +220,7 @@ class ProximaPolicy:
 
     def _hold(self, band: Band, request: WaitingRequest, draft: Draft, view: StepView) -> None:
         """What it means for the others that this one does not start."""
+        self._alone.somebody_is_held(view.now_s, len(self._books.queue))
         if request.request_id == view.denied:
             return
         if self._bound_is_up(band, request, view):
@@ -314,7 +314,7 @@ class ProximaPolicy:
             return False
         # Most of what yields again is on the host still: the way back is what costs.
         copy_s = (view.swap_token_s or 0.0) / 2 * (request.prompt_tokens + request.output_tokens)
-        turn_s = max(self._turn_s, self._books.standing * copy_s / self._terms.turn_share)
+        turn_s = max(self._books.turn_s(request), self._books.standing * copy_s / self._terms.turn_share)
         return self._books.stood_still_s(request, view.now_s) >= turn_s
 
     def _stood_still_for_long(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
@@ -326,7 +326,8 @@ class ProximaPolicy:
         room, z = self._terms.overcommit * self._books.room_blocks(view), self.calibration.z
         yields_first = self._books.runs_below(request)
         reserved = () if draft.reserved is None else (draft.reserved,)
-        if not yields_first and draft.demand.upper_at(draft.tight, z, (demand, *reserved)) > room:
+        alone = not self._terms.turn_share and self._alone.is_so(view.now_s, len(self._books.queue))
+        if not (yields_first or alone) and draft.demand.upper_at(draft.tight, z, (demand, *reserved)) > room:
             return False
         together = draft.demand + demand
         if yields_first:
@@ -338,7 +339,7 @@ class ProximaPolicy:
         if not too_much[horizon]:
             return True
         draft.tight = horizon
-        return False
+        return alone and self._alone.overflow_is_brief(together, room, z, view.step_s)
 
     def _reserve(self, head: WaitingRequest, draft: Draft, view: StepView) -> None:
         self._head = head

@@ -20,7 +20,7 @@ from proxima_engine.policy.forecast import Curve, Group, LengthForecast, group_o
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import UrgencyQueue
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import Candidate, Terms
+from proxima_engine.policy.yielding import NO_TURNS, Candidate, Terms, Turns
 
 TRIAL_STEPS = (32, 256)
 """Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
@@ -39,8 +39,17 @@ class _Runner:
     is_late: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """One who has yielded and waits."""
+
+    since_s: float
+    is_late: bool
+    """It had missed its target before."""
+
+
 class Books:
-    def __init__(self, max_wait_s: float) -> None:
+    def __init__(self, max_wait_s: float, turns: Turns = NO_TURNS) -> None:
         self.queue = UrgencyQueue(max_wait_s)
         self.not_ready: dict[str, WaitingRequest] = {}
         """They wait for something other than blocks."""
@@ -52,7 +61,10 @@ class Books:
         self._priorities: Counter[int] = Counter()
         """How many run by priority."""
         self._long_blocks: dict[str, int] = {}
-        self._stood_still_since: dict[str, float] = {}
+        self._turns = turns
+        self._standing: dict[str, _Standing] = {}
+        self._fluent: set[str] = set()
+        """Of those who have just stopped, who had not missed their target."""
         self._unclaimed_blocks = 0
         """Used blocks that are nobody's own: a prefix that outlives the request that computed it."""
         self._peeked: dict[Group, Curve] = {}
@@ -90,11 +102,17 @@ class Books:
     @property
     def standing(self) -> int:
         """How many have yielded and wait."""
-        return len(self._stood_still_since)
+        return len(self._standing)
 
     def stood_still_s(self, request: WaitingRequest, now_s: float) -> float:
         """How long ago it yielded; 0 for one that did not."""
-        return now_s - self._stood_still_since.get(request.request_id, now_s)
+        standing = self._standing.get(request.request_id)
+        return 0.0 if standing is None else now_s - standing.since_s
+
+    def turn_s(self, request: WaitingRequest) -> float:
+        """How long one who yielded stands still until it takes its turn."""
+        standing = self._standing.get(request.request_id)
+        return self._turns.after_s(is_late=standing is None or standing.is_late)
 
     def learn(self, request: FinishedRequest) -> None:
         self._forecast.learn(_group(request), request.output_tokens, request.cap_tokens)
@@ -135,9 +153,11 @@ class Books:
         self._pool.step()
         for started in changes.started:
             self.queue.start(started.request.request_id)
+        stood = {name: self._standing[name] for name in changes.left if name in self._standing}
         yielded = self._leave(changes)
         for started in changes.started:
-            self._start(started, planned, view)
+            resumed = stood.get(started.request.request_id) if terms.turn_share else None
+            self._start(started, planned, view, resumed)
         for request in changes.arrived:
             self._enqueue(request, view, terms)
         if not self._runners:
@@ -165,14 +185,16 @@ class Books:
         self._priorities.clear()
         self._long_blocks.clear()
         self._asked.clear()
-        self._stood_still_since.clear()
+        self._standing.clear()
         self._pool.refresh({})
 
     def _leave(self, changes: Changes) -> set[str]:
         for request_id in changes.left:
             self.queue.remove(request_id)
             self.not_ready.pop(request_id, None)
-            self._stood_still_since.pop(request_id, None)
+            self._standing.pop(request_id, None)
+        ran = (self._runners.get(request_id) for request_id in changes.stopped)
+        self._fluent = {runner.request.request_id for runner in ran if runner is not None and not runner.is_late}
         for request_id in changes.stopped:
             self._stop(request_id)
             self._long_blocks.pop(request_id, None)
@@ -180,10 +202,15 @@ class Books:
         stopped = set(changes.stopped)
         return {request.request_id for request in changes.arrived if request.request_id in stopped}
 
-    def _start(self, started: StartedRequest, planned: Mapping[str, Demand], view: StepView) -> None:
+    def _start(
+        self, started: StartedRequest, planned: Mapping[str, Demand], view: StepView, resumed: _Standing | None
+    ) -> None:
+        """``resumed``: since when it stood still, where those who do take turns, which may bring it back in time."""
         request = started.request
         # It was asked to yield before, or its first token cannot come before this step's end.
         is_late = request.output_tokens > 0 or view.now_s > request.deadline_s
+        if resumed is not None:
+            is_late = resumed.is_late or view.now_s - resumed.since_s > self._turns.stall_s
         self._stop(request.request_id)
         runner = _Runner(request, _group(request), self.own_blocks(request, view), started.shared_blocks, is_late)
         self._runners[request.request_id] = runner
@@ -221,9 +248,10 @@ class Books:
         start_by_s = request.arrival_s + request.total_s - answer_tokens * view.step_s
         resumes_after_s = 0.0
         if request.output_tokens:
-            yielded_s = self._stood_still_since.setdefault(request.request_id, view.now_s)
-            # Those who take turns do so in the order in which they yielded.
-            resumes_after_s = yielded_s if terms.turn_share else 0.0
+            yielded = _Standing(view.now_s, is_late=request.request_id not in self._fluent)
+            standing = self._standing.setdefault(request.request_id, yielded)
+            if terms.turn_share:
+                resumes_after_s = standing.since_s + self._turns.after_s(is_late=standing.is_late)
         pool_s = block_steps * view.step_s / max(1, view.blocks_total)
         self.queue.add(request, block_steps, view.now_s, start_by_s, pool_s=pool_s, resumes_after_s=resumes_after_s)
         if not view.changes.restart:

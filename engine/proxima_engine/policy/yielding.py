@@ -8,12 +8,15 @@ The one whose loss costs least, of the lowest priority where vLLM schedules by p
 4. who started last, because it has the least to compute again.
 
 Where KV is kept in host memory and that is cheap, nothing has to be computed again. Then it pays to fill the pool
-beyond the forecast and to let those who do not fit take turns, so that nobody stands still for long.
+beyond the forecast and to let those who do not fit take turns, so that nobody stands still for long. Turns are taken
+from those who have missed their target already, and among them from those who came last: the oldest run through, so
+that answers end one after the other and not all of them late.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -30,6 +33,12 @@ LIKELY = 4
 """How many of them are named."""
 CHEAP = 0.25
 """Part of the time to compute a token up to which it is cheap to move its KV to the host and back."""
+STILL_CHEAP = 0.5
+"""The same where it has been cheap so far. What a token takes is estimated anew in each step; terms that changed with
+each estimate would leave those who wait for their turn without one."""
+TURN = 0.45
+"""Part of its bound for which one stands still before it takes its turn: those who must give way first need their
+minimum service, its KV has to be moved, and both take their time in whole steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +60,32 @@ MOVED_DEARLY = replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
 """Nobody yields for the sake of others more often than if it were computed again."""
 
 
-def terms_of(view: StepView) -> Terms:
-    """What it means to yield by what it costs now; what is not measured yet is tried."""
+def terms_of(view: StepView, before: Terms) -> Terms:
+    """What it means to yield by what it costs now; what is not measured yet is tried. ``before``: by the last view."""
     if view.swap_token_s is None:
         return COMPUTED_AGAIN
     fitted = view.step_time.fit()
-    return MOVED if fitted is None or view.swap_token_s <= CHEAP * fitted[1] else MOVED_DEARLY
+    part = STILL_CHEAP if before == MOVED else CHEAP
+    return MOVED if fitted is None or view.swap_token_s <= part * fitted[1] else MOVED_DEARLY
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """For how long one who yielded stands still before it takes its turn."""
+
+    stall_s: float
+    """Longest gap between two tokens of an answer that is promised."""
+    max_stall_s: float
+    """How long one may stand still whose answer has had a longer one."""
+
+    def after_s(self, *, is_late: bool) -> float:
+        """One that is fluent so far can come back in time. One that is not loses nothing more up to its own bound."""
+        if is_late:
+            return self.stall_s if self.max_stall_s == math.inf else TURN * self.max_stall_s
+        return TURN * min(self.stall_s, self.max_stall_s)
+
+
+NO_TURNS = Turns(math.inf, math.inf)
 
 
 class Candidate(NamedTuple):
@@ -88,9 +117,11 @@ def victims(
 
 
 def in_turn(candidates: Iterable[Candidate], terms: Terms) -> Sequence[RunningRequest]:
-    """Those who have been served for long enough to make room for one who stands still, longest served first."""
-    served = [each.request for each in candidates if each.served_tokens >= terms.service_tokens]
-    return sorted(served, key=lambda request: (request.started_s, request.request_id))
+    """Those who have been served for long enough to make room for one who stands still; of the lowest priority first,
+    then who is late already, and of those who came last."""
+    served = [each for each in candidates if each.served_tokens >= terms.service_tokens]
+    served.sort(key=lambda each: (each.request.priority, each.is_late, each.request.key), reverse=True)
+    return [each.request for each in served]
 
 
 def is_near(view: StepView, running: int) -> bool:
@@ -101,11 +132,12 @@ def is_near(view: StepView, running: int) -> bool:
 
 def likely_victims(candidates: Sequence[Candidate], terms: Terms, *, somebody_stands_still: bool) -> tuple[str, ...]:
     """Who yields next, when blocks run out or, where turns are taken, when the turn of one who stands still comes."""
-    by_loss = heapq.nsmallest(LIKELY, candidates, key=lambda candidate: _loss(candidate, terms))
-    names = [candidate.request.request_id for candidate in by_loss]
-    if somebody_stands_still and terms.turn_share:
-        names[LIKELY // 2 :] = [request.request_id for request in in_turn(candidates, terms)[: LIKELY // 2]]
-    return tuple(dict.fromkeys(names))
+    found = heapq.nsmallest(LIKELY, candidates, key=lambda candidate: _loss(candidate, terms))
+    by_loss = [candidate.request for candidate in found]
+    takes_turns = somebody_stands_still and terms.turn_share
+    by_turn = in_turn(candidates, terms)[: LIKELY // 2] if takes_turns else ()
+    names = dict.fromkeys(each.request_id for each in (*by_loss[: LIKELY // 2], *by_turn, *by_loss))
+    return tuple(names)[:LIKELY]
 
 
 def _loss(candidate: Candidate, terms: Terms) -> tuple[int, bool, bool, bool, float, str]:
