@@ -39,6 +39,7 @@ _LINE = re.compile(
 )
 _POOL = re.compile(r'^vllm:cache_config_info\{.*\bnum_gpu_blocks="(\d+)"', re.MULTILINE)
 _PREFILL = re.compile(r'^vllm:prompt_tokens_by_source_total\{.*\bsource="local_compute".*\} (\S+)', re.MULTILINE)
+_STEPS = re.compile(r"^proxima_scheduler_steps_total\{.*\} (\S+)", re.MULTILINE)
 _INTERVAL_S = 2.0
 """A page with all of vLLM's series costs the server's event loop about 20 ms: an observer must not be felt."""
 
@@ -123,6 +124,9 @@ def parse(text: str) -> dict[str, float]:
     prefilled = [value for text_value in _PREFILL.findall(text) if (value := _number(text_value)) is not None]
     if prefilled:
         figures[PREFILL] = sum(prefilled)
+    if not any(_number(steps) for steps in _STEPS.findall(text)):
+        # vLLM's own scheduler does not count it, and 0 would be praise.
+        figures.pop(RECOMPUTED, None)
     if pools := _POOL.findall(text):
         figures[KV_BLOCKS] = sum(int(blocks) for blocks in pools)
     return figures

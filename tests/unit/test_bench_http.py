@@ -256,7 +256,10 @@ def test_further_pages_of_metrics_are_read_besides_the_servers_own(tmp_path):
     assert report["server"]["preemptions"] == 0
 
 
-def test_what_the_server_says_about_itself(bench):
+@pytest.mark.parametrize(
+    ("steps", "again"), [pytest.param(900, 15, id="proxima"), pytest.param(0, None, id="vllms_own_scheduler")]
+)
+def test_what_the_server_says_about_itself(bench, steps, again):
     pages = iter(range(1000))
 
     def metrics():
@@ -268,6 +271,7 @@ def test_what_the_server_says_about_itself(bench):
             f'vllm:num_requests_running{{engine="0"}} {page}\n'
             'vllm:num_preemptions_total{engine="0"} 7\n'
             f'proxima_recomputed_tokens_total{{engine="0"}} {40 + 5 * page}\n'
+            f'proxima_scheduler_steps_total{{engine="0"}} {steps}\n'
             f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_compute"}} {100 + 10 * page}\n'
             f'vllm:prompt_tokens_by_source_total{{engine="0",source="local_cache_hit"}} {50 * page}\n'
             f'vllm:prompt_tokens_by_source_total{{engine="1",source="local_compute"}} {page}\n'
@@ -281,7 +285,7 @@ def test_what_the_server_says_about_itself(bench):
     assert report["server"] == {
         "preemptions": 6,
         "prefill_tokens": 33,
-        "recomputed_tokens": 15,
+        "recomputed_tokens": again,
         "kv_blocks": 292,
         "kv_use": {"mean": 0.75, "max": 0.75},
         "running": {"mean": 1.5, "max": 2.0},

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
-_logger = logging.getLogger(__name__)
+# Below vLLM's own: in the engine's process nothing else that is only told is shown.
+_logger = logging.getLogger("vllm.proxima_engine.recomputed")
 
 
 @dataclass(slots=True)
