@@ -256,6 +256,16 @@ def test_a_fetch_that_failed_half_way_is_not_found():
     swap.check()
 
 
+def test_without_room_to_fetch_ahead_the_rest_goes_its_way(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "AHEAD_PIECE_BLOCKS", [])
+    swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
+    swap.store([0, 1, 2], [0, 1, 2])
+    assert swap.fetch([0, 1, 2]) == 0
+    assert swap.load([4, 5, 6], [0, 1, 2]) == 0
+    swap.run_all()
+    swap.check()
+
+
 def test_time_is_counted_once_and_when_it_is_over():
     swap = Swap(IndexingMover, layers_of(SHAPES[:1]))
     hold_ups = HoldUps()
