@@ -55,7 +55,7 @@ class Terms:
 
 
 COMPUTED_AGAIN = Terms(YieldMode.RECOMPUTE, MINIMUM_SERVICE_TOKENS, overcommit=1.0, turn_share=0.0)
-MOVED = Terms(YieldMode.SWAP, service_tokens=4, overcommit=1.5, turn_share=0.04)
+MOVED = Terms(YieldMode.SWAP, service_tokens=4, overcommit=1.5, turn_share=0.08)
 MOVED_DEARLY = replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
 """Nobody yields for the sake of others more often than if it were computed again."""
 
