@@ -123,6 +123,7 @@ class ProximaScheduler(Scheduler):
             left = self.waiting.release()
             self.max_num_scheduled_tokens = most_tokens
         self._report.dispatched(output)
+        self._view.scheduled(output)
         self._view.deny(self._denied(left, output, step_tokens))
         self._step_clock.scheduled(output, begun_s)
         if self.proxima_swap is not None:

@@ -17,6 +17,7 @@ from proxima_engine.policy.demand import (
     blocks_for,
     demand_of,
     demand_of_newcomer,
+    demand_parts,
     growth_blocks,
     reserve,
 )
@@ -182,7 +183,7 @@ def test_the_total_is_the_sum_of_those_who_run(happenings: list[tuple[str, str, 
             pool.remove(name)
         else:
             parts = {name: some_demand(size)}
-            pool.refresh(parts)
+            pool.refresh([name], parts[name].parts[None])
         total = sum(parts.values(), NO_DEMAND)
         assert pool.total.mean == pytest.approx(total.mean, abs=1e-6)
         assert pool.total.variance == pytest.approx(total.variance, abs=1e-6)
@@ -196,7 +197,7 @@ def test_what_has_grown_since_comes_on_top() -> None:
     before = [Holding(4, 64, 0, 4000, LONG) for _ in range(10)]
     after = [Holding(5, 80, 16, 4000, LONG) for _ in range(10)]
     pool = PoolForecast()
-    pool.refresh({str(number): demand for number, demand in enumerate(demand_of(before, block_size))})
+    pool.refresh([str(number) for number in range(10)], demand_parts(before, block_size))
     for _ in range(16):
         pool.step()
     anew = sum(demand_of(after, block_size), NO_DEMAND)
@@ -208,7 +209,7 @@ def test_what_has_grown_since_comes_on_top() -> None:
 
 def test_only_those_who_run_have_grown() -> None:
     pool, part = PoolForecast(), demand_of([Holding(4, 64, 0, 4000, LONG)], 16)[0]
-    pool.refresh({"old": part, "gone": part})
+    pool.refresh(["old", "gone"], np.stack((part.parts, part.parts)))
     for _ in range(16):
         pool.step()
     pool.add("new", part)
@@ -222,10 +223,10 @@ def test_only_those_who_run_have_grown() -> None:
 
 
 def test_a_refresh_does_not_hold_on_to_what_it_was_given() -> None:
-    parts = {"a": some_demand(10)}
+    names = ["a"]
     pool = PoolForecast()
-    pool.refresh(parts)
-    parts.clear()
+    pool.refresh(names, some_demand(10).parts[None])
+    names.clear()
     pool.remove("a")
     assert pool.total.mean == pytest.approx(NO_DEMAND.mean)
 

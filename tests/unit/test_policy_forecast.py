@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxima_engine.policy.forecast import EDGES, WINDOW, Group, LengthForecast, _Counts, group_of
+from proxima_engine.policy.forecast import EDGES, WINDOW, Group, LengthForecast, _Counts, bins_of, group_of
 
 GROUP, CAP = group_of(100, 4000), 4000
 CLOSE = 0.15
@@ -205,3 +205,9 @@ def test_an_answer_is_counted_in_the_bin_that_numpy_finds(length: int) -> None:
     expected = np.clip(np.searchsorted(EDGES, length, side="left") - 1, 0, last)
     assert np.flatnonzero(counts.ended).tolist() == [expected]
     assert counts.survived.tolist() == [1.0] * expected + [0.0] * (last + 1 - expected)
+
+
+@given(lengths=st.lists(st.integers(0, 3 * int(EDGES[-1])) | st.sampled_from(EDGES.astype(int).tolist()), min_size=1))
+def test_bins_are_found_as_by_searching(lengths: list[int]) -> None:
+    searched = np.clip(np.searchsorted(EDGES, lengths, side="right") - 1, 0, len(EDGES) - 2)
+    assert bins_of(np.array(lengths, dtype=np.float64)).tolist() == searched.tolist()

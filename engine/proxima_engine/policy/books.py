@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.calibration import Calibration
-from proxima_engine.policy.demand import HORIZONS, Demand, Holding, PoolForecast, demand_of, demand_of_newcomer
-from proxima_engine.policy.forecast import Curve, Group, LengthForecast, group_of
+from proxima_engine.policy.demand import (
+    HORIZONS,
+    Demand,
+    Holding,
+    PoolForecast,
+    demand_of,
+    demand_of_newcomer,
+    demand_parts,
+)
+from proxima_engine.policy.forecast import Curve, Floats, Group, LengthForecast, group_of
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import UrgencyQueue
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
@@ -168,15 +176,15 @@ class Books:
         """Make curves and demand anew, by how far those who run have come."""
         known = [(each, runner) for each in view.running if (runner := self._runners.get(each.request_id)) is not None]
         self._forecast.look(np.array([request.output_tokens for request, _ in known], dtype=np.int64))
-        demands = demand_of([self._holding(request, runner) for request, runner in known], view.block_size)
-        by_id = {request.request_id: demand for (request, _), demand in zip(known, demands, strict=True)}
-        self._pool.refresh(by_id)
+        parts = demand_parts([self._holding(request, runner) for request, runner in known], view.block_size)
+        request_ids = [request.request_id for request, _ in known]
+        self._pool.refresh(request_ids, parts)
         self._asked.clear()
         self._peeked.clear()
         own_now = sum(max(0, request.blocks - runner.shared_blocks) for request, runner in known)
         self._unclaimed_blocks = max(0, view.used_blocks - own_now)
         if self.calibration.is_idle:
-            self._begin_trial(by_id)
+            self._begin_trial(request_ids, parts)
 
     def _forget(self) -> None:
         self.queue.clear()
@@ -186,7 +194,7 @@ class Books:
         self._long_blocks.clear()
         self._asked.clear()
         self._standing.clear()
-        self._pool.refresh({})
+        self._pool.clear()
 
     def _leave(self, changes: Changes) -> set[str]:
         for request_id in changes.left:
@@ -267,7 +275,7 @@ class Books:
         curve = self._forecast.curve(runner.group)
         return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
 
-    def _begin_trial(self, demands: Mapping[str, Demand]) -> None:
+    def _begin_trial(self, request_ids: Sequence[str], parts: Floats) -> None:
         """For the horizon at which demand is highest: that is the one that decides."""
         total = self._pool.total
         nearest, farthest = TRIAL_STEPS
@@ -276,7 +284,7 @@ class Books:
             return
         upper = total.upper(self.calibration.z)
         index = int(np.where(uncertain, upper, -1.0).argmax())
-        then = {request_id: float(demand.most[index]) for request_id, demand in demands.items()}
+        then = dict(zip(request_ids, parts[:, 2, index].tolist(), strict=True))
         self.calibration.begin(float(HORIZONS[index]), float(upper[index]), then)
 
     # -- for those who look: what plans are made of does not change by it ------------------------------------------

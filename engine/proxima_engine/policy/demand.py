@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from proxima_engine.policy.forecast import EDGES, Curve, Floats
+from proxima_engine.policy.forecast import BIN_WIDTHS, EDGES, Curve, Floats, bins_of
 
 _NEAR = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
 _FAR = (1280, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072)
@@ -157,36 +157,44 @@ def held_blocks(blocks: Floats | int, tokens: Floats | int, steps: Floats | int,
 
 
 def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
-    """Demand of each of several requests.
+    """Demand of each of several requests."""
+    return [Demand(each) for each in demand_parts(holdings, block_size)]
+
+
+def demand_parts(holdings: Sequence[Holding], block_size: float) -> Floats:
+    """Parts of the demand of each of several requests, shape (requests, 3, horizons).
 
     Nothing is looked at between two horizons, and requests that all go to the same cap hold most right before they end
     there. So each one's last horizon counts what it holds at its cap, if that is more.
     """
+    parts = np.zeros((len(holdings), 3, len(HORIZONS)))
     if not holdings:
-        return []
+        return parts
     *fields, curves = zip(*holdings, strict=True)
     blocks, tokens, generated, cap = np.array(fields, dtype=np.float64)[:, :, None]
     remaining = cap - generated
     # Nobody gets further: all beyond is 0.
     horizons = HORIZONS[: bisect_left(_HORIZONS, float(remaining.max()))]
-    parts = np.zeros((len(holdings), 3, len(HORIZONS)))
     if len(horizons):
         # Looked up at once: now, at each horizon and at the cap.
         lengths = np.concatenate((generated, generated + horizons, cap), axis=1)
         surviving = _surviving(curves, lengths)
         now = surviving[:, :1]
         may_run = remaining > horizons
-        alive = may_run * np.minimum(surviving[:, 1:-1] / now, 1.0)
-        most = may_run * held_blocks(blocks, tokens, horizons, block_size)
-        mean = alive * most
+        mean, variance, most = parts[:, :, : len(horizons)].swapaxes(0, 1)
+        np.multiply(may_run, held_blocks(blocks, tokens, horizons, block_size), out=most)
+        np.divide(surviving[:, 1:-1], now, out=mean)
+        np.minimum(mean, 1.0, out=mean)
+        mean *= most
         last = may_run.sum(axis=1) - 1
         going = np.flatnonzero(last >= 0)
         last = last[going]
         most[going, last] = held_blocks(blocks, tokens, remaining, block_size)[going, 0]
         to_the_end = np.minimum(surviving[:, -1:] / now, 1.0)[going, 0]
         mean[going, last] = np.maximum(mean[going, last], to_the_end * most[going, last])
-        parts[:, :, : len(horizons)] = np.stack((mean, mean * (most - mean), most), axis=1)
-    return [Demand(each) for each in parts]
+        np.subtract(most, mean, out=variance)
+        variance *= mean
+    return parts
 
 
 def _surviving(curves: Sequence[Curve], tokens: Floats) -> Floats:
@@ -199,10 +207,8 @@ def _surviving(curves: Sequence[Curve], tokens: Floats) -> Floats:
 def survival_at(values: Floats, tokens: Floats, rows: NDArray[np.int64] | None = None) -> Floats:
     """Values, given at EDGES, at tokens; linear between edges. Both of shape (rows, ...); each row of tokens is for the
     same row of values, or for that which ``rows`` names."""
-    above = np.clip(np.searchsorted(EDGES, tokens, side="right"), 1, len(EDGES) - 1)
-    below = above - 1
-    left = EDGES[below]
-    weight = np.minimum((tokens - left) / (EDGES[above] - left), 1.0)
+    below = bins_of(tokens)
+    weight = np.minimum((tokens - EDGES[below]) / BIN_WIDTHS[below], 1.0)
     # Places in the flat array: NumPy finds those at a quarter of the cost of pairs.
     if rows is None:
         rows = np.arange(len(values))
@@ -228,11 +234,18 @@ class PoolForecast:
         self._steps_made = 0
         """Sum over all parts."""
 
-    def refresh(self, demands: Mapping[str, Demand]) -> None:
-        """Those who run now, and nobody else."""
-        self._parts = {request_id: (demand, self._step) for request_id, demand in demands.items()}
-        self._steps_made = self._step * len(demands)
-        self.total = sum_of(list(demands.values()))
+    def refresh(self, request_ids: Sequence[str], parts: Floats) -> None:
+        """Those who run now, and nobody else, with the ``parts`` of their demand; shape (requests, 3, horizons)."""
+        step = self._step
+        self._parts = {request_id: (Demand(each), step) for request_id, each in zip(request_ids, parts, strict=True)}
+        self._steps_made = step * len(parts)
+        self.total = Demand(parts.sum(axis=0))
+
+    def clear(self) -> None:
+        """Nobody runs."""
+        self._parts = {}
+        self._steps_made = 0
+        self.total = NO_DEMAND
 
     def part(self, request_ids: Iterable[str]) -> Demand:
         """Demand of some of those who run, as it was made."""
@@ -281,14 +294,17 @@ def _shifts() -> tuple[NDArray[np.int64], Floats, Floats]:
 
 
 _PLACE, _FIRST, _SECOND = _shifts()
+_SECTION = 8
+"""Starts that are looked at together. Mostly one of the first will do."""
 
 
 # The head of the queue is the same for many steps.
-@lru_cache(maxsize=64)
-def _by_start(newcomer: Demand) -> Floats:
-    """What a newcomer holds if it starts at each horizon; shape (3, starts, horizons)."""
-    parts = newcomer.parts
-    starts: Floats = parts.take(_PLACE, axis=1) * _FIRST + parts.take(_PLACE + 1, axis=1) * _SECOND
+@lru_cache(maxsize=256)
+def _by_start(newcomer: Demand, first: int) -> Floats:
+    """What a newcomer holds if it starts at each horizon of the section from ``first`` on; shape (3, starts, horizons)."""
+    parts, section = newcomer.parts, slice(first, first + _SECTION)
+    place, shares = _PLACE[section], (_FIRST[section], _SECOND[section])
+    starts: Floats = parts.take(place, axis=1) * shares[0] + parts.take(place + 1, axis=1) * shares[1]
     return starts
 
 
@@ -298,8 +314,12 @@ def reserve(running: Demand, newcomer: Demand, z: float, blocks: float) -> tuple
     This is the shadow time of EASY backfilling (Lifka 1995), by forecast. Returns the index of the horizon; the last
     one where it never fits.
     """
-    starts = _by_start(newcomer)
-    # What those who run hold before that time is not the newcomer's business.
-    fits = np.logical_and.reduce((_upper(running.parts[:, None] + starts, z) <= blocks) | _BEFORE_START, axis=1)
-    index = int(fits.argmax()) if fits.any() else len(HORIZONS) - 1
-    return index, Demand(starts[:, index])
+    for first in range(0, len(HORIZONS), _SECTION):
+        starts = _by_start(newcomer, first)
+        upper = _upper(running.parts[:, None] + starts, z)
+        # What those who run hold before that time is not the newcomer's business.
+        fits = np.logical_and.reduce((upper <= blocks) | _BEFORE_START[first : first + _SECTION], axis=1)
+        index = int(fits.argmax())
+        if fits[index]:
+            return first + index, Demand(starts[:, index])
+    return len(HORIZONS) - 1, Demand(starts[:, -1])

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proxima_engine.policy.demand import growth_blocks
 from proxima_engine.policy.view import RunningRequest, SortKey
+from proxima_engine.scheduling.decoding import Decoding
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.request import Request
 
@@ -39,40 +41,51 @@ class Running:
         self._groups = len(scheduler.kv_cache_config.kv_cache_groups)
         self._ran: list[Request] = []
         """Those who ran at the last look, in vLLM's order."""
-        self._known: set[Request] = set()
-        """The same. Requests themselves rather than their ids, which would have to be read from each."""
         self._lasting: dict[str, _Lasting] = {}
         self._prefilling: dict[str, Request] = {}
         """In vLLM's order."""
-        self._decoding: dict[str, Request] = {}
+        self._decoding = Decoding(scheduler.block_size)
         """Nearly all, and each has one token in a step: there is little to ask of them."""
 
     def forget(self) -> None:
         """The next look finds that all have started."""
         self._ran = []
-        self._known = set()
         self._lasting.clear()
         self._prefilling.clear()
         self._decoding.clear()
 
     def look(self, now_s: float) -> tuple[list[Request], list[str]]:
         """Who has started since the last look, in vLLM's order, and who has stopped."""
-        if self._scheduler.running == self._ran:
+        running = self._scheduler.running
+        if running == self._ran:
             return [], []
-        self._ran = list(self._scheduler.running)
-        before, now = self._known, set(self._ran)
-        self._known = now
-        stopped, begun = sorted(request.request_id for request in before - now), now - before
+        before, self._ran = self._ran, list(running)
+        # Those who go on keep their order, and who starts comes after them: then one walk along both tells them apart.
+        gone, going_on = [], 0
+        for request in before:
+            if going_on < len(running) and running[going_on] is request:
+                going_on += 1
+            else:
+                gone.append(request)
+        started = running[going_on:]
+        if moved := set(gone).intersection(started):
+            gone = [request for request in gone if request not in moved]
+            started = [request for request in started if request not in moved]
+        stopped = sorted(request.request_id for request in gone)
         for request_id in stopped:
             del self._lasting[request_id]
             self._prefilling.pop(request_id, None)
-            self._decoding.pop(request_id, None)
-        started = [request for request in self._ran if request in begun] if begun else []
+            self._decoding.remove(request_id)
         for request in started:
             self._lasting[request.request_id] = self._lasts(request, now_s)
             # vLLM appends who starts to those who run.
             self._prefilling[request.request_id] = request
         return started, stopped
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        """A step was scheduled for those who run."""
+        everybody = len(output.num_scheduled_tokens) == len(self._scheduler.running)
+        self._decoding.step(None if everybody else output.num_scheduled_tokens)
 
     def growth_blocks(self) -> int:
         """Blocks that all who ran at the last look need on top in the coming step."""
@@ -80,8 +93,7 @@ class Running:
         if scheduler.num_lookahead_tokens or scheduler.num_spec_tokens:
             return sum(request.growth_blocks for request in self.in_order())
         # One token: a block of its own for each group where the last one is full.
-        full = [request for request in self._decoding.values() if not request.num_computed_tokens % size]
-        growth = sum(not self._ends_in_flight(request) for request in full)
+        growth = sum(not self._ends_in_flight(request) for request in self._decoding.at_block_end())
         budget = scheduler.max_num_scheduled_tokens - len(self._decoding)
         for request in list(self._prefilling.values()):
             before, pending = request.num_computed_tokens, self._pending(request)
@@ -90,7 +102,7 @@ class Running:
             growth += growth_blocks(before, before + new, size)
             # A prompt of which the step has room for one token has more to come.
             if new == pending == 1:
-                self._decoding[request.request_id] = self._prefilling.pop(request.request_id)
+                self._decoding.add(self._prefilling.pop(request.request_id))
         return growth * self._groups
 
     def in_order(self) -> list[RunningRequest]:

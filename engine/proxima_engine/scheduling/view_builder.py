@@ -18,6 +18,8 @@ from proxima_engine.scheduling.hints import hints_of
 from proxima_engine.scheduling.running import Running, cap_tokens
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
     from proxima_engine.scheduling.planned_queue import PlannedQueue
 
 _NOT_READY = {
@@ -110,6 +112,10 @@ class ViewBuilder:
     def waiting_now(self, request: Request) -> WaitingRequest:
         """One who waits, also if it has come since the last view."""
         return self._waiting.get(request.request_id) or self._as_waiting(request)
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        """What vLLM made of the step."""
+        self._running.scheduled(output)
 
     def deny(self, request_id: str | None) -> None:
         """Note which planned request vLLM had no blocks for in this step, if any."""
