@@ -17,7 +17,6 @@ from proxima_engine.policy.demand import (
     blocks_for,
     demand_of,
     demand_of_newcomer,
-    demand_parts,
     growth_blocks,
     reserve,
 )
@@ -197,7 +196,7 @@ def test_what_has_grown_since_comes_on_top() -> None:
     before = [Holding(4, 64, 0, 4000, LONG) for _ in range(10)]
     after = [Holding(5, 80, 16, 4000, LONG) for _ in range(10)]
     pool = PoolForecast()
-    pool.refresh([str(number) for number in range(10)], demand_parts(before, block_size))
+    pool.refresh("0123456789", np.stack([each.parts for each in demand_of(before, block_size)]))
     for _ in range(16):
         pool.step()
     anew = sum(demand_of(after, block_size), NO_DEMAND)

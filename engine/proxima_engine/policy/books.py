@@ -174,14 +174,30 @@ class Books:
 
     def refresh(self, view: StepView) -> None:
         """Make curves and demand anew, by how far those who run have come."""
-        known = [(each, runner) for each in view.running if (runner := self._runners.get(each.request_id)) is not None]
-        self._forecast.look(np.array([request.output_tokens for request, _ in known], dtype=np.int64))
-        parts = demand_parts([self._holding(request, runner) for request, runner in known], view.block_size)
-        request_ids = [request.request_id for request, _ in known]
+        request_ids: list[str] = []
+        held: list[tuple[int, int, int, int]] = []
+        row_of: dict[Group, int] = {}
+        rows: list[int] = []
+        own_now = 0
+        # Hundreds run, so this is one pass, and each is asked for all its fields at once.
+        for request_id, _, blocks, _, _, prompt_tokens, output_tokens, cap_tokens in view.running:
+            runner = self._runners.get(request_id)
+            if runner is None:
+                continue
+            own_now += max(0, blocks - runner.shared_blocks)
+            own_blocks = max(0, max(blocks, runner.own_blocks) - runner.shared_blocks)
+            # The token that came last is computed in the coming step, and has no place in a block yet.
+            tokens = prompt_tokens + max(0, output_tokens - 1)
+            request_ids.append(request_id)
+            held.append((own_blocks, tokens, output_tokens, cap_tokens))
+            rows.append(row_of.setdefault(runner.group, len(row_of)))
+        fields = np.array(held, dtype=np.float64).reshape(-1, 4).T
+        self._forecast.look(fields[2].astype(np.int64))
+        curves = [self._forecast.curve(group) for group in row_of]
+        parts = demand_parts(fields, curves, np.array(rows, dtype=np.int64), view.block_size)
         self._pool.refresh(request_ids, parts)
         self._asked.clear()
         self._peeked.clear()
-        own_now = sum(max(0, request.blocks - runner.shared_blocks) for request, runner in known)
         self._unclaimed_blocks = max(0, view.used_blocks - own_now)
         if self.calibration.is_idle:
             self._begin_trial(request_ids, parts)
@@ -267,13 +283,6 @@ class Books:
 
     def _curve(self, request: WaitingRequest) -> Curve:
         return self._forecast.curve(_group(request))
-
-    def _holding(self, request: RunningRequest, runner: _Runner) -> Holding:
-        blocks = max(request.blocks, runner.own_blocks) - runner.shared_blocks
-        # The token that came last is computed in the coming step, and has no place in a block yet.
-        tokens = request.prompt_tokens + max(0, request.output_tokens - 1)
-        curve = self._forecast.curve(runner.group)
-        return Holding(max(0, blocks), tokens, request.output_tokens, request.cap_tokens, curve)
 
     def _begin_trial(self, request_ids: Sequence[str], parts: Floats) -> None:
         """For the horizon at which demand is highest: that is the one that decides."""

@@ -158,27 +158,34 @@ def held_blocks(blocks: Floats | int, tokens: Floats | int, steps: Floats | int,
 
 def demand_of(holdings: Sequence[Holding], block_size: float) -> list[Demand]:
     """Demand of each of several requests."""
-    return [Demand(each) for each in demand_parts(holdings, block_size)]
+    if not holdings:
+        return []
+    *fields, curves = zip(*holdings, strict=True)
+    # Many requests share a few curves.
+    places = {curve: place for place, curve in enumerate(dict.fromkeys(curves))}
+    rows = np.array([places[curve] for curve in curves])
+    parts = demand_parts(np.array(fields, dtype=np.float64), list(places), rows, block_size)
+    return [Demand(each) for each in parts]
 
 
-def demand_parts(holdings: Sequence[Holding], block_size: float) -> Floats:
-    """Parts of the demand of each of several requests, shape (requests, 3, horizons).
+def demand_parts(held: Floats, curves: Sequence[Curve], rows: NDArray[np.int64], block_size: float) -> Floats:
+    """Parts of the demand of each of several requests, shape (requests, 3, horizons). ``held``: the first four fields
+    of their `Holding`, shape (4, requests); ``rows``: which of the ``curves`` is that of each.
 
     Nothing is looked at between two horizons, and requests that all go to the same cap hold most right before they end
     there. So each one's last horizon counts what it holds at its cap, if that is more.
     """
-    parts = np.zeros((len(holdings), 3, len(HORIZONS)))
-    if not holdings:
+    parts = np.zeros((len(rows), 3, len(HORIZONS)))
+    if not len(rows):
         return parts
-    *fields, curves = zip(*holdings, strict=True)
-    blocks, tokens, generated, cap = np.array(fields, dtype=np.float64)[:, :, None]
+    blocks, tokens, generated, cap = held[:, :, None]
     remaining = cap - generated
     # Nobody gets further: all beyond is 0.
     horizons = HORIZONS[: bisect_left(_HORIZONS, float(remaining.max()))]
     if len(horizons):
         # Looked up at once: now, at each horizon and at the cap.
         lengths = np.concatenate((generated, generated + horizons, cap), axis=1)
-        surviving = _surviving(curves, lengths)
+        surviving = survival_at(np.stack([curve.survival for curve in curves]), lengths, rows)
         now = surviving[:, :1]
         may_run = remaining > horizons
         mean, variance, most = parts[:, :, : len(horizons)].swapaxes(0, 1)
@@ -195,13 +202,6 @@ def demand_parts(holdings: Sequence[Holding], block_size: float) -> Floats:
         np.subtract(most, mean, out=variance)
         variance *= mean
     return parts
-
-
-def _surviving(curves: Sequence[Curve], tokens: Floats) -> Floats:
-    """Each curve at that row's tokens. Many requests share a few curves, so each of those is copied once."""
-    places = {curve: place for place, curve in enumerate(dict.fromkeys(curves))}
-    survival = np.stack([curve.survival for curve in places])
-    return survival_at(survival, tokens, np.array([places[curve] for curve in curves]))
 
 
 def survival_at(values: Floats, tokens: Floats, rows: NDArray[np.int64] | None = None) -> Floats:
@@ -228,8 +228,8 @@ class PoolForecast:
     def __init__(self) -> None:
         self.total = NO_DEMAND
         """Of all parts as they were made."""
-        self._parts: dict[str, tuple[Demand, int]] = {}
-        """By request its demand, and the step in which that was made."""
+        self._parts: dict[str, tuple[Floats, int]] = {}
+        """By request the parts of its demand, and the step in which they were made."""
         self._step = 0
         self._steps_made = 0
         """Sum over all parts."""
@@ -237,7 +237,7 @@ class PoolForecast:
     def refresh(self, request_ids: Sequence[str], parts: Floats) -> None:
         """Those who run now, and nobody else, with the ``parts`` of their demand; shape (requests, 3, horizons)."""
         step = self._step
-        self._parts = {request_id: (Demand(each), step) for request_id, each in zip(request_ids, parts, strict=True)}
+        self._parts = {request_id: (each, step) for request_id, each in zip(request_ids, parts, strict=True)}
         self._steps_made = step * len(parts)
         self.total = Demand(parts.sum(axis=0))
 
@@ -249,11 +249,11 @@ class PoolForecast:
 
     def part(self, request_ids: Iterable[str]) -> Demand:
         """Demand of some of those who run, as it was made."""
-        return sum_of([self._parts[request_id][0] for request_id in request_ids if request_id in self._parts])
+        return sum_of([Demand(self._parts[request_id][0]) for request_id in request_ids if request_id in self._parts])
 
     def add(self, request_id: str, demand: Demand) -> None:
         self.remove(request_id)
-        self._parts[request_id] = demand, self._step
+        self._parts[request_id] = demand.parts, self._step
         self._steps_made += self._step
         self.total += demand
 
@@ -261,7 +261,7 @@ class PoolForecast:
         """Nothing happens where it is not there."""
         part = self._parts.pop(request_id, None)
         if part is not None:
-            self.total -= part[0]
+            self.total -= Demand(part[0])
             self._steps_made -= part[1]
 
     def step(self) -> None:
@@ -301,7 +301,7 @@ _SECTION = 8
 # The head of the queue is the same for many steps.
 @lru_cache(maxsize=256)
 def _by_start(newcomer: Demand, first: int) -> Floats:
-    """What a newcomer holds if it starts at each horizon of the section from ``first`` on; shape (3, starts, horizons)."""
+    """What a newcomer holds if it starts at each horizon of the section from ``first`` on: (3, starts, horizons)."""
     parts, section = newcomer.parts, slice(first, first + _SECTION)
     place, shares = _PLACE[section], (_FIRST[section], _SECOND[section])
     starts: Floats = parts.take(place, axis=1) * shares[0] + parts.take(place + 1, axis=1) * shares[1]
