@@ -37,7 +37,10 @@ LONG_SHARE = 0.5
 LOOK_STEPS = 8
 """Steps after which one looks again who is likely to yield."""
 REFRESH_STEPS = 16
-"""Steps after which curves and demand are made anew."""
+"""Steps after which curves and demand are made anew, where few run."""
+REFRESHED_PER_STEP = 8
+"""Where many run it is more steps, so that a refresh, which looks at all of them, costs a step no more than it would for
+so many; and what few of many do moves their sum by less."""
 NOBODY = -1
 """Before all bands."""
 RESUME_S = 5.0
@@ -149,7 +152,7 @@ class ProximaPolicy:
             self._terms.overcommit * books.room_blocks(seen),
             seen.block_size,
             look_in=self._steps_to_refresh,
-            look_every=REFRESH_STEPS,
+            look_every=self._refresh_every(),
         )
 
     def _let_time_pass(self, view: StepView) -> bool:
@@ -158,9 +161,13 @@ class ProximaPolicy:
         self._steps_to_refresh -= 1
         if self._steps_to_refresh > 0:
             return turned
-        self._steps_to_refresh = REFRESH_STEPS
+        self._steps_to_refresh = self._refresh_every()
         self._books.refresh(view)
         return True
+
+    def _refresh_every(self) -> int:
+        """Steps from one refresh to the next."""
+        return max(REFRESH_STEPS, self._books.running // REFRESHED_PER_STEP)
 
     def _decide(self, view: StepView) -> Plan:
         books = self._books

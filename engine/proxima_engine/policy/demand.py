@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -236,9 +237,9 @@ class PoolForecast:
 
     def refresh(self, request_ids: Sequence[str], parts: Floats) -> None:
         """Those who run now, and nobody else, with the ``parts`` of their demand; shape (requests, 3, horizons)."""
-        step = self._step
-        self._parts = {request_id: (each, step) for request_id, each in zip(request_ids, parts, strict=True)}
-        self._steps_made = step * len(parts)
+        made = zip(parts, repeat(self._step), strict=False)
+        self._parts = dict(zip(request_ids, made, strict=True))
+        self._steps_made = self._step * len(parts)
         self.total = Demand(parts.sum(axis=0))
 
     def clear(self) -> None:

@@ -119,7 +119,13 @@ class Curve:
 
     def expected_tokens(self, cap_tokens: int) -> float:
         """Expected length of an answer that is cut at its cap."""
-        return float(np.interp(cap_tokens, EDGES, _expected_at_edges(self)))
+        return _expected_tokens(self, cap_tokens)
+
+
+# Most clients declare one of a few caps.
+@lru_cache(maxsize=1024)
+def _expected_tokens(curve: Curve, cap_tokens: int) -> float:
+    return float(np.interp(cap_tokens, EDGES, _expected_at_edges(curve)))
 
 
 # Only those who arrive are asked, and most curves are for those who run.

@@ -106,7 +106,7 @@ def victims(
     all there is. ``freed_blocks``: how many there are more when that one yields."""
     # A heap rather than a sorted list: of hundreds who run one or two are taken. No two losses are equal, because they
     # end with the request's id, so what stands behind them is never compared.
-    by_loss = [(_loss(candidate, terms), candidate.request) for candidate in candidates]
+    by_loss = [(_loss(candidate, terms), candidate[0]) for candidate in candidates]
     heapq.heapify(by_loss)
     chosen: list[RunningRequest] = []
     while missing_blocks > 0 and len(by_loss) > 1:
@@ -141,7 +141,8 @@ def likely_victims(candidates: Sequence[Candidate], terms: Terms, *, somebody_st
 
 
 def _loss(candidate: Candidate, terms: Terms) -> tuple[int, bool, bool, bool, float, str]:
-    request, is_late, served_tokens = candidate
-    streams = request.output_tokens > 0
+    # Hundreds run: each is asked for all its fields at once.
+    (request_id, key, _, _, started_s, _, output_tokens, _), is_late, served_tokens = candidate
+    streams = output_tokens > 0
     protected = streams and served_tokens < terms.service_tokens
-    return -request.priority, streams, protected, not is_late, -request.started_s, request.request_id
+    return -key[0], streams, protected, not is_late, -started_s, request_id
