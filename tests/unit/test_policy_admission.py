@@ -91,6 +91,20 @@ class TestOneThatDoesNotFit:
         assert plan.order == ("resumed",)
         assert plan.held == {"head": Reason.BLOCKS}
 
+    @pytest.mark.parametrize(("still_s", "order"), [(2 * RESUME_S - STEP_S, ("brief",)), (2 * RESUME_S, ())])
+    def test_is_passed_by_nobody_once_it_has_stood_still_for_too_long(
+        self, still_s: float, order: tuple[str, ...]
+    ) -> None:
+        """One that has yielded. Others need not wait for so long before they are overdue."""
+        policy = knowing(3000, max_wait_s=10 * MAX_WAIT_S)
+        resumes = waiting("resumes", 0, 20, output=10, cap=100)
+        seen = view(resumes, free=10, busy=self.busy)
+        assert policy.plan(seen).held == {"resumes": Reason.BLOCKS}
+        brief = waiting("brief", still_s, 8, cap=20)
+        plan = policy.plan(next_step(seen, now_s=still_s, changes=Changes(arrived=[brief])))
+        assert plan.order == order
+        assert ("brief" in plan.held) is not bool(order)
+
     def test_is_followed_by_few_that_are_looked_at(self, policy: ProximaPolicy) -> None:
         crowd = [waiting(f"r{number:02}", 2 + number / 100, 9, cap=1000) for number in range(50)]
         plan = policy.plan(view(self.head, *crowd, free=10, busy=self.busy, now_s=ALL_LATE_S))

@@ -44,7 +44,8 @@ so many; and what few of many do moves their sum by less."""
 NOBODY = -1
 """Before all bands."""
 RESUME_S = 5.0
-"""Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks."""
+"""Stall bound: one who yielded and could not resume for so long needs no forecast any more, only its blocks; after
+twice that nobody passes it."""
 
 
 class ProximaPolicy:
@@ -230,7 +231,7 @@ class ProximaPolicy:
         self._alone.somebody_is_held(view.now_s, len(self._books.queue))
         if request.request_id == view.denied:
             return
-        if self._bound_is_up(band, request, view):
+        if self._bound_is_up(band, request, view) or self._must_resume(band, request, view):
             draft.looked_past_head = BACKFILLS_PER_STEP
         elif band is Band.RESUMED and self._terms.turn_share:
             draft.last_band = band
@@ -328,6 +329,13 @@ class ProximaPolicy:
         if band is not Band.RESUMED:
             return False
         return self._terms.turn_share > 0 or self._books.stood_still_s(request, view.now_s) >= RESUME_S
+
+    def _must_resume(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
+        """Whether nobody passes one who yielded, whatever its reservation says: that is a forecast, and may be put off
+        again and again. Where turns are taken it need not wait for that."""
+        if band is not Band.RESUMED or self._terms.turn_share > 0:
+            return False
+        return self._books.stood_still_s(request, view.now_s) >= 2 * RESUME_S
 
     def _peak_fits(self, request: WaitingRequest, demand: Demand, draft: Draft, view: StepView) -> bool:
         room, z = self._terms.overcommit * self._books.room_blocks(view), self.calibration.z
