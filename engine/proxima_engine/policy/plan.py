@@ -17,7 +17,7 @@ class Reason(StrEnum):
     BEHIND_HEAD = "behind_head"
     """It would fit, but may not pass a request that has been passed for too long, or was not looked at yet."""
     CLASS_LIMIT = "class_limit"
-    """Its class has all the requests running that it may have."""
+    """Its class has started with all the blocks that it may have while others wait."""
     SLOTS = "slots"
     """As many requests run as the engine can batch (vLLM's `max_num_seqs`)."""
     LORA = "lora"
