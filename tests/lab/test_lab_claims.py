@@ -12,7 +12,7 @@ import pytest
 from proxima_config.slo import SLO
 from proxima_config.traces import AZURE_CUT
 from proxima_engine.lab import traces
-from proxima_engine.lab.arms import arm
+from proxima_engine.lab.arms import ARMS, arm
 from proxima_engine.lab.experiment import run_arm
 from proxima_engine.lab.profiles import profile
 from proxima_engine.lab.setting import Setting
@@ -35,6 +35,18 @@ def test_with_more_load_than_the_pool_carries_most_are_still_on_time():
     assert proxima["e2e_mean_s"] < native["e2e_mean_s"]
     assert proxima["preemptions"] <= 0.05 * native["preemptions"]
     assert proxima["output_tokens_per_s_arriving"] >= 0.98 * native["output_tokens_per_s_arriving"]
+
+
+@pytest.mark.parametrize("name", [each.name for each in ARMS.values() if not (each.cheats or "proxima" in each.name)])
+def test_no_arm_that_does_not_cheat_has_more_goodput_then(name: str):
+    """docs/lab.md, Readings."""
+    assert measured("proxima", rate_scale=1.5)["goodput_rps"] >= measured(name, rate_scale=1.5)["goodput_rps"]
+
+
+def test_nine_of_ten_attain_at_a_fifth_more_load_than_under_native():
+    """docs/lab.md, Load at 90 %: more than 1.2 times lies between these two."""
+    assert measured("native", rate_scale=0.95)["attainment"] < 0.9
+    assert measured("proxima", rate_scale=1.15)["attainment"] >= 0.9
 
 
 def test_the_readings_of_native_and_of_the_simple_rule():
