@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable
 
+import pytest
 from stepping_engine import SteppingEngine, engine_config
 
 FEW, MANY = 1_000, 10_000
@@ -77,3 +78,18 @@ def test_a_step_beside_a_crowd_costs_what_has_changed():
 
     few, many = steps(FEW), steps(MANY)
     assert many <= 1.5 * few
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "just_come"])
+def test_a_snapshot_asks_little_of_each_who_waits(planned: bool) -> None:
+    """It is made between two steps. ``planned``: a plan has taken them in."""
+
+    def telling(waiting: int) -> int:
+        engine = crowded(waiting)
+        if planned:
+            engine.step()
+        return operations(engine.scheduler._report.snapshot)
+
+    # Of those who have just come the hints have to be read.
+    most = 6 if planned else 25
+    assert telling(MANY) - telling(FEW) <= most * (MANY - FEW)

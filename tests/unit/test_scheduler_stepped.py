@@ -300,6 +300,31 @@ class TestHints:
         finish(engine)
 
 
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "just_come"])
+def test_a_snapshot_counts_those_who_wait_by_reason_and_class(start: Start, planned: bool) -> None:
+    engine = start(blocks=14)
+    engine.add("running", 32 * 9, 40)
+    engine.step()
+    engine.add("old", 32 * 9, 4, hints={hints.CLASS: "flex"})
+    engine.now_s += 1
+    for name in ("a", "b"):
+        engine.add(name, 32 * 10, 4)
+    if planned:
+        engine.step()
+    told = engine.scheduler._report.snapshot()
+    if planned:
+        assert sum(sum(found.values()) for found in told.waiting.values()) == 3
+        assert set(told.waiting) - {"behind_head"}, "somebody was looked at"
+        assert all(count > 0 for found in told.waiting.values() for count in found.values())
+    else:
+        assert told.waiting == {"behind_head": {"default": 2, "flex": 1}}
+    assert told.waiting_tokens == {"default": 2 * 32 * 10, "flex": 32 * 9}
+    assert told.oldest_wait_s["flex"] == pytest.approx(1 + planned * STEP_S, abs=1e-3)
+    assert told.oldest_wait_s["default"] == pytest.approx(planned * STEP_S, abs=1e-3)
+    finish(engine)
+    assert engine.scheduler._report.snapshot().waiting == {}
+
+
 def test_shared_prefixes_count_once(start: Start) -> None:
     """Two prompts share 20 of 21 blocks: together they need 23, and fit into 25 although 2 x 22 would not."""
     engine = start(blocks=25)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from proxima_config.hints import RequestClass
 from proxima_engine.policy.plan import Plan, Reason
 from proxima_engine.policy.protocol import ChecksForecasts
 from proxima_engine.policy.urgency import CLASS_LEVEL
@@ -15,6 +17,7 @@ from proxima_engine.scheduling.decision_log import DecisionLog
 from proxima_engine.scheduling.rates import DecayingRate
 from proxima_engine.scheduling.recomputed import Recomputed
 from proxima_engine.scheduling.request_states import request_states
+from proxima_engine.scheduling.waiting_tally import ClassTally, tally
 from proxima_engine.telemetry import RequestState, SchedulerSnapshot, SnapshotPublisher
 
 if TYPE_CHECKING:
@@ -31,6 +34,9 @@ REQUESTS_INTERVAL_S = 0.5
 """Shortest time between two snapshots that name each request."""
 _STEP_WEIGHT = 0.2
 """Share of the newest step in the average duration."""
+PUBLISH_SHARE = 0.05
+"""Part of the time that snapshots may take: they are made between two steps, and long where thousands wait."""
+Tallies = Mapping[RequestClass, ClassTally]
 
 
 class SchedulerReport:
@@ -61,7 +67,7 @@ class SchedulerReport:
         self._busy_step_s = 0.0
         self._stepped_s: float | None = None
         """When the last step ended; None if there was nothing to do after it."""
-        self._published_s = 0.0
+        self._due_s = 0.0
         self._named_s = 0.0
 
     def step_s(self) -> float:
@@ -119,14 +125,14 @@ class SchedulerReport:
         if self._publisher is None:
             return
         now_s = time.monotonic()
-        if self._idle or now_s - self._published_s >= self._interval_s:
-            self._published_s = now_s
+        if self._idle or now_s >= self._due_s:
             if self._idle:
                 self._decisions.fell_idle(self._steps)
             name_requests = self._idle or now_s - self._named_s >= REQUESTS_INTERVAL_S
             if name_requests:
                 self._named_s = now_s
             self._publisher.offer(self.snapshot(name_requests=name_requests), self._decisions.take())
+            self._due_s = now_s + max(self._interval_s, (time.monotonic() - now_s) / PUBLISH_SHARE)
 
     @property
     def _idle(self) -> bool:
@@ -151,6 +157,8 @@ class SchedulerReport:
         if isinstance(policy, ChecksForecasts):
             checked, exceeded = policy.forecasts_checked, policy.forecasts_exceeded
         running, waiting = scheduler.get_request_counts()
+        now_s = scheduler.proxima_clock()
+        tallies = tally(self._view.everybody_waiting(), now_s, self._max_wait_s)
         blocks_total = self._view.blocks_total
         blocks_used = self._blocks_used
         return SchedulerSnapshot(
@@ -159,16 +167,20 @@ class SchedulerReport:
             time_s=time.time(),
             step=self._steps,
             running=running,
-            waiting=self._waiting_by_reason(),
-            waiting_tokens=self._waiting_tokens(),
-            oldest_wait_s=self._oldest_wait_s(time.time()),
+            waiting=self._waiting_by_reason(tallies),
+            waiting_tokens={str(name): found.tokens for name, found in tallies.items()},
+            oldest_wait_s={
+                str(name): now_s - found.first_arrival_s
+                for name, found in tallies.items()
+                if found.first_arrival_s < math.inf
+            },
             blocks_total=blocks_total,
             blocks_used=blocks_used,
             blocks_peak=max(blocks_used, self._plan.peak_blocks) if running or waiting else 0,
             step_s=self._busy_step_s,
             output_tokens_per_s=self._tokens.per_s() if running else 0.0,
             finished_per_s=self._finished.per_s(),
-            estimated_start_s=self._estimated_start_s(),
+            estimated_start_s=self._estimated_start_s(tallies),
             backfills_total=self._backfills,
             yields_total=dict(self._yields),
             preemptions_total=self._preemptions,
@@ -206,57 +218,44 @@ class SchedulerReport:
             "swap_failures_total": {"no_room": counters.no_room, "copy": counters.failed},
         }
 
-    def _waiting_by_reason(self) -> dict[str, dict[str, int]]:
+    def _waiting_by_reason(self, tallies: Tallies) -> dict[str, dict[str, int]]:
         """Reason -> class -> waiting requests. Those that arrived since the last plan, or lie beyond its look-ahead,
         wait behind the head."""
-        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for request, default in self._waiting():
-            reason = self._plan.held.get(request.request_id, default)
-            counts[str(reason)][str(self._view.class_of(request))] += 1
-        return {reason: dict(by_class) for reason, by_class in counts.items()}
+        counts: defaultdict[Reason, Counter[RequestClass]] = defaultdict(Counter)
+        for request_class, found in tallies.items():
+            counts[Reason.BEHIND_HEAD][request_class] = found.requests
+        queue = self._scheduler.waiting
+        named = [(queue.find(request_id), reason) for request_id, reason in self._plan.held.items()]
+        named += [(request, Reason.REMOTE_KV) for request in self._scheduler.kv_holding_waiting]
+        for request, reason in named:
+            if request is not None:
+                request_class = self._view.class_of(request)
+                counts[Reason.BEHIND_HEAD][request_class] -= 1
+                counts[reason][request_class] += 1
+        # Of a counter, plus leaves out what is 0.
+        return {
+            str(reason): {str(request_class): count for request_class, count in some.items()}
+            for reason, by_class in counts.items()
+            if (some := +by_class)
+        }
 
-    def _waiting_tokens(self) -> dict[str, int]:
-        tokens: Counter[str] = Counter()
-        for request, _ in self._waiting():
-            tokens[str(self._view.class_of(request))] += request.num_tokens
-        return dict(tokens)
-
-    def _oldest_wait_s(self, now_s: float) -> dict[str, float]:
-        """By class; `now_s` on the wall clock, as arrivals are."""
-        oldest: dict[str, float] = {}
-        for request, _ in self._waiting():
-            if not request.num_output_tokens:
-                name = str(self._view.class_of(request))
-                oldest[name] = max(oldest.get(name, 0.0), now_s - request.arrival_time)
-        return oldest
-
-    def _estimated_start_s(self) -> dict[str, float]:
+    def _estimated_start_s(self, tallies: Tallies) -> dict[str, float]:
         """By class, when a request that arrives now would start: those that go before it divided by the rate at which
         requests end. Absent while some go before it and none has ended yet.
 
         As the policy orders them: it lets those pass who have waited for too long, and passes those of its level who
         have missed the target for their first token.
         """
-        now_s = self._scheduler.proxima_clock()
-        waiting, late, overdue = Counter[int](), Counter[int](), 0
-        for request, _ in self._waiting():
-            if request.num_output_tokens or now_s - request.arrival_time >= self._max_wait_s:
-                overdue += 1
-                continue
-            level = CLASS_LEVEL[self._view.class_of(request)]
-            waiting[level] += 1
-            late[level] += now_s - request.arrival_time > self._view.ttft_s_of(request)
+        urgent, waiting, late = 0, Counter[int](), Counter[int]()
+        for request_class, found in tallies.items():
+            level = CLASS_LEVEL[request_class]
+            urgent += found.urgent
+            waiting[level] += found.requests - found.urgent
+            late[level] += found.late
         rate = self._finished.per_s()
         estimates = {}
         for request_class, level in CLASS_LEVEL.items():
-            ahead = overdue + sum(count for other, count in waiting.items() if other <= level) - late[level]
+            ahead = urgent + sum(count for other, count in waiting.items() if other <= level) - late[level]
             if not ahead or rate:
                 estimates[str(request_class)] = ahead / rate if ahead else 0.0
         return estimates
-
-    def _waiting(self) -> Iterator[tuple[Request, Reason]]:
-        """All who wait, with the reason of those of whom the plan says nothing."""
-        for request in self._scheduler.waiting:
-            yield request, Reason.BEHIND_HEAD
-        for request in self._scheduler.kv_holding_waiting:
-            yield request, Reason.REMOTE_KV

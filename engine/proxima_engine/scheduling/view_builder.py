@@ -100,11 +100,6 @@ class ViewBuilder:
         told = self._waiting.get(request.request_id)
         return hints_of(request).request_class if told is None else told.request_class
 
-    def ttft_s_of(self, request: Request) -> float:
-        """Seconds from arrival to its first token that a request is promised."""
-        told = self._waiting.get(request.request_id)
-        return self._as_waiting(request).ttft_s if told is None else told.ttft_s
-
     def running_now(self) -> list[RunningRequest]:
         """Those who run now, not as of the last view."""
         return self._running.in_order()
@@ -117,6 +112,12 @@ class ViewBuilder:
         """What vLLM made of the step."""
         self._running.scheduled(output)
 
+    def everybody_waiting(self) -> list[WaitingRequest]:
+        """Also those who have come since the last view, without the blocks that they need: to ask for those is dear."""
+        known, queued = self._waiting, self._queue.entries()
+        everybody = [known.get(request.request_id) or self._as_waiting(request, 0) for _, request in queued]
+        return everybody + [self._as_waiting(request, 0) for request in self._scheduler.kv_holding_waiting]
+
     def deny(self, request_id: str | None) -> None:
         """Note which planned request vLLM had no blocks for in this step, if any."""
         self._denied = request_id
@@ -124,6 +125,8 @@ class ViewBuilder:
     def restart(self) -> None:
         """The last view did not come to a plan: the next one tells everything anew."""
         self._restart = True
+        # What is known of those who wait grows old.
+        self._waiting.clear()
         # Nobody else empties it, where there are no plans any more.
         self._queue.take_touched()
 
@@ -187,12 +190,14 @@ class ViewBuilder:
     def _waiting_in_order(self) -> list[WaitingRequest]:
         return [self._waiting[request.request_id] for request in self._queue if request.request_id != self._denied]
 
-    def _as_waiting(self, request: Request) -> WaitingRequest:
+    def _as_waiting(self, request: Request, blocks_at_most: int | None = None) -> WaitingRequest:
         hints = hints_of(request)
+        if blocks_at_most is None:
+            blocks_at_most = self._demand(request, ((),) * self._groups, 0)
         return WaitingRequest(
             request_id=request.request_id,
             key=self._queue.key(request),
-            blocks_at_most=self._demand(request, ((),) * self._groups, 0),
+            blocks_at_most=blocks_at_most,
             prompt_tokens=request.num_prompt_tokens,
             output_tokens=request.num_output_tokens,
             cap_tokens=cap_tokens(request, self._scheduler.max_model_len),
