@@ -124,7 +124,8 @@ class ProximaScheduler(Scheduler):
             self.max_num_scheduled_tokens = most_tokens
         self._report.dispatched(output)
         self._view.scheduled(output)
-        self._view.deny(self._denied(left, output, step_tokens))
+        # Where data-parallel ranks put prompts off together, it was not for want of blocks.
+        self._view.deny(None if throttle_prefills else self._denied(left, output, step_tokens))
         self._step_clock.scheduled(output, begun_s)
         if self.proxima_swap is not None:
             self.proxima_swap.weigh(self._step_clock.step_time, output.total_num_scheduled_tokens)

@@ -6,6 +6,7 @@ import math
 import pkgutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.scheduler import ProximaAsyncScheduler, ProximaScheduler
+from proxima_engine.scheduling.support import reason_against
 from proxima_engine.telemetry import SchedulerSnapshot
 
 MAX_WAIT_S = 2.0
@@ -388,6 +390,27 @@ def test_what_cannot_be_forecast_goes_by_arrival_and_says_so(start: Start) -> No
     assert snapshot.policy_last_error.startswith("not for pipeline_parallel_size=2")
 
 
+@pytest.mark.parametrize(
+    ("settings_of", "told"),
+    [
+        pytest.param({}, None, id="nothing"),
+        pytest.param({"encoder_decoder": True}, "encoder-decoder models", id="encoder_decoder"),
+        pytest.param({"stages": 2}, "pipeline_parallel_size=2", id="stages"),
+        pytest.param({"connector": "OffloadingConnector"}, "kv_transfer_config", id="connector"),
+        pytest.param({"connector": "ProximaSwapConnector"}, None, id="own_connector"),
+    ],
+)
+def test_each_engine_that_cannot_be_forecast_is_named(settings_of: dict[str, Any], told: str | None) -> None:
+    connector = settings_of.get("connector")
+    config = SimpleNamespace(
+        model_config=SimpleNamespace(is_encoder_decoder=settings_of.get("encoder_decoder", False)),
+        parallel_config=SimpleNamespace(pipeline_parallel_size=settings_of.get("stages", 1)),
+        kv_transfer_config=SimpleNamespace(kv_connector=connector) if connector else None,
+    )
+    reason = reason_against(config)
+    assert (reason is None) if told is None else (reason is not None and reason.startswith(told))
+
+
 def test_a_snapshot_tells_of_an_engine_that_nobody_has_asked_yet(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/snapshots"
     with zmq.Context() as context, context.socket(zmq.PULL) as socket:
@@ -433,6 +456,22 @@ def test_a_wrong_plan_cannot_stop_those_behind_it(start: Start) -> None:
     assert engine.start_order == ["first"]
     engine.step()
     assert engine.start_order[1:] == [f"short{index}" for index in range(6)]
+    finish(engine)
+
+
+def test_one_whose_prompt_was_put_off_is_not_taken_for_one_without_blocks(start: Start) -> None:
+    """vLLM puts prompts off in some steps so that data-parallel ranks compute them together."""
+    engine = start()
+    engine.add("answers", 32, 20)
+    engine.step()
+    engine.add("put off", 32, 20)
+    schedule = engine.scheduler.schedule
+    engine.scheduler.schedule = lambda: schedule(throttle_prefills=True)
+    engine.step()
+    assert engine.start_order == ["answers"]
+    engine.scheduler.schedule = schedule
+    engine.step()
+    assert engine.start_order == ["answers", "put off"]
     finish(engine)
 
 
