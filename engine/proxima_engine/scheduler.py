@@ -98,7 +98,7 @@ class ProximaScheduler(Scheduler):
 
     def _make_guard(self, options: SchedulerOptions) -> PolicyGuard:
         guard = PolicyGuard(options.max_policy_failures)
-        if (reason := reason_against(self.vllm_config)) is not None:
+        if (reason := reason_against(self.vllm_config, self.kv_cache_config)) is not None:
             _logger.warning("requests go by arrival order; Proxima is not for %s", reason)
             guard.switch_off(f"not for {reason}")
         return guard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pkgutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,13 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping_engine import STEP_S, SteppingEngine, engine_config
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
 from proxima_config import hints
 from proxima_config.hints import RequestClass
 from proxima_engine.gang import GangAsyncScheduler, GangScheduler
+from proxima_engine.lab.bare_scheduler import bare_spec
 from proxima_engine.launch import SCHEDULER_FACTORIES
 from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, Reason, YieldMode
@@ -407,8 +410,27 @@ def test_each_engine_that_cannot_be_forecast_is_named(settings_of: dict[str, Any
         parallel_config=SimpleNamespace(pipeline_parallel_size=settings_of.get("stages", 1)),
         kv_transfer_config=SimpleNamespace(kv_connector=connector) if connector else None,
     )
-    reason = reason_against(config)
+    reason = reason_against(config, SimpleNamespace(kv_cache_groups=[]))
     assert (reason is None) if told is None else (reason is not None and reason.startswith(told))
+
+
+def test_a_model_that_gives_blocks_back_while_it_answers_goes_by_arrival_and_says_so() -> None:
+    """As with most layers of Gemma 3 and half of those of gpt-oss. Taken for blocks that stay, they would keep the pool
+    half empty."""
+    full = bare_spec(32)
+    window = SlidingWindowSpec(block_size=32, num_kv_heads=1, head_size=64, dtype=full.dtype, sliding_window=64)
+
+    def make(kv_cache_config: KVCacheConfig, **others: Any) -> ProximaScheduler:
+        groups = [KVCacheGroupSpec(["all"], full), KVCacheGroupSpec(["near"], window)]
+        return ProximaScheduler(kv_cache_config=replace(kv_cache_config, kv_cache_groups=groups), **others)
+
+    engine = SteppingEngine(engine_config(), blocks=40, make_scheduler=make)
+    for index in range(6):
+        engine.add(f"r{index}", 32 * 8, 60)
+    finish(engine)
+    snapshot = engine.scheduler._report.snapshot()
+    assert (snapshot.policy_state, snapshot.policy_failures_total) == ("native", 0)
+    assert snapshot.policy_last_error.startswith("not for models with sliding windows or states")
 
 
 def test_a_snapshot_tells_of_an_engine_that_nobody_has_asked_yet(tmp_path: Path) -> None:

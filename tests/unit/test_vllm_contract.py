@@ -105,6 +105,11 @@ SYMBOLS = [
     Relied("vllm.v1.outputs.KVConnectorOutput", f"{ENGINE}/scheduler.py"),
     Relied("vllm.v1.kv_cache_interface.FullAttentionSpec.page_size_bytes", f"{ENGINE}/swap/setup.py"),
     Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/swap/setup.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheConfig", f"{ENGINE}/scheduling/support.py"),
+    Relied("vllm.v1.kv_cache_interface.KVCacheSpec", f"{ENGINE}/scheduling/support.py"),
+    Relied("vllm.v1.kv_cache_interface.FullAttentionSpec", f"{ENGINE}/scheduling/support.py"),
+    Relied("vllm.v1.kv_cache_interface.EncoderOnlyAttentionSpec", f"{ENGINE}/scheduling/support.py"),
+    Relied("vllm.v1.kv_cache_interface.UniformTypeKVCacheSpecs", f"{ENGINE}/scheduling/support.py"),
     Relied(
         f"{SCHED}.scheduler.Scheduler.reset_prefix_cache",
         f"{ENGINE}/scheduler.py",
