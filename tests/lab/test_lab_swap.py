@@ -31,7 +31,7 @@ def test_nothing_is_computed_again():
 def test_the_pool_stays_full_and_yet_nobody_stands_still_for_long():
     native, swap = measured("native"), measured("proxima-swap")
     assert native["stall_max_s"] > 10
-    assert swap["stall_max_s"] < 2.5
+    assert swap["stall_max_s"] <= 2.0
     assert swap["running_mean"] >= 0.9 * native["running_mean"]
     for figure in ("e2e_mean_s", "e2e_p95_s", "duration_s"):
         assert swap[figure] < native[figure], figure

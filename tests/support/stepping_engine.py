@@ -158,6 +158,8 @@ class SteppingEngine:
     """Asked before each copy between device and host."""
     bus: bool = False
     """Whether one lies between them, as on CUDA; on a CPU they are the same memory."""
+    newer_runner: bool = False
+    """Whether steps are told as vLLM's newer model runner wants it, which is its default where Triton is."""
 
     def __post_init__(self) -> None:
         config = self.vllm_config
@@ -165,6 +167,7 @@ class SteppingEngine:
         self._overlap = bool(config.scheduler_config.async_scheduling)
         make_scheduler = self.make_scheduler or SCHEDULERS[self.kind, self._overlap]
         self.scheduler = bare_scheduler(make_scheduler, config, self.blocks, log_stats=True)
+        self.scheduler.use_v2_model_runner = self.newer_runner
         if isinstance(self.scheduler, ProximaScheduler):
             self.scheduler.proxima_clock = lambda: self.now_s
         self.memory = PagedMemory(config.cache_config.block_size)
@@ -278,6 +281,10 @@ class SteppingEngine:
         # were in flight when it was preempted may have been dropped.
         for request_id, known in zip(cached.req_ids, cached.num_output_tokens, strict=True):
             del self.texts[request_id][len(self._prompts[request_id]) + known :]
+        for new in output.scheduled_new_reqs:
+            # The newer model runner is told of those who resume as of new ones, with all of their text.
+            if new.prefill_token_ids is not None:
+                del self.texts[new.req_id][len(new.prefill_token_ids) :]
         for request_id, count in output.num_scheduled_tokens.items():
             text, end = self.texts[request_id], starts[request_id] + count
             if not self.memory.compute(request_id, text, starts[request_id], end):

@@ -102,8 +102,7 @@ def test_nothing_is_remembered_of_those_who_ended() -> None:
 
 def test_with_the_newer_model_runner_too() -> None:
     """For it vLLM lists those who resume as new requests."""
-    engine = SteppingEngine(engine_config(enable_prefix_caching=False), 40)
-    engine.scheduler.use_v2_model_runner = True
+    engine = SteppingEngine(engine_config(enable_prefix_caching=False), 40, newer_runner=True)
     engine.scheduler.proxima_policy = Restless(iter([0] * 5 + [1]))
     watched = Watched(engine)
     engine.add("a", 64, 20)

@@ -64,13 +64,14 @@ def start(
     lora: bool = False,
     bus: bool = False,
     foresees: bool = False,
+    newer_runner: bool = False,
     **flags: Any,
 ) -> SteppingEngine:
     config = engine_config(overlap=overlap, **flags)
     if lora:
         config.lora_config = LoRAConfig(max_loras=1)
     config.kv_transfer_config = transfer_config(config, host_blocks * PAGE_BYTES)
-    engine = SteppingEngine(config, blocks, bus=bus)
+    engine = SteppingEngine(config, blocks, bus=bus, newer_runner=newer_runner)
     engine.scheduler.proxima_policy = Restless(turns or itertools.repeat(0), foresees=foresees)
     return engine
 
@@ -333,10 +334,14 @@ schedules = st.lists(
     fails=st.lists(st.booleans(), min_size=1, max_size=12),
     host_blocks=st.sampled_from([0, 8, 60]),
     flags=st.fixed_dictionaries(
-        {"max_num_batched_tokens": st.sampled_from([64, 2048]), "enable_prefix_caching": st.booleans()}
+        {
+            "max_num_batched_tokens": st.sampled_from([64, 2048]),
+            "enable_prefix_caching": st.booleans(),
+            "scheduling_policy": st.sampled_from(["fcfs", "priority"]),
+        }
     ),
     adapters=st.integers(0, 2),
-    ahead=st.fixed_dictionaries({"bus": st.booleans(), "foresees": st.booleans()}),
+    device=st.fixed_dictionaries({"bus": st.booleans(), "foresees": st.booleans(), "newer_runner": st.booleans()}),
 )
 def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     overlap: bool,
@@ -346,16 +351,16 @@ def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
     host_blocks: int,
     flags: dict[str, Any],
     adapters: int,
-    ahead: dict[str, bool],
+    device: dict[str, bool],
 ) -> None:
     """vllm#29870, #46014, #43839: whoever yields, resumes or is aborted while copies are on their way, whatever of them
-    fails, under vLLM's own preemptions too, with prompts that share their blocks or the text of an earlier answer, and
-    with LoRA adapters of which one runs at a time; with blocks that are stored before their owner yields, and fetched
-    over the bus before it resumes."""
+    fails, under vLLM's own preemptions too, by priority or not, with prompts that share their blocks or the text of an
+    earlier answer, and with LoRA adapters of which one runs at a time; with blocks that are stored before their owner
+    yields, and fetched over the bus before it resumes; as either of vLLM's model runners is told of it."""
     yielding = itertools.chain(itertools.islice(itertools.cycle(turns), 300), itertools.repeat(0))
     failing = itertools.chain(itertools.islice(itertools.cycle(fails), 200), itertools.repeat(False))
     engine = start(
-        overlap=overlap, host_blocks=host_blocks, turns=yielding, lora=bool(adapters), max_num_seqs=6, **ahead, **flags
+        overlap=overlap, host_blocks=host_blocks, turns=yielding, lora=bool(adapters), max_num_seqs=6, **device, **flags
     )
     engine.copy_fails = lambda: next(failing)
     names: list[str] = []
@@ -363,11 +368,12 @@ def test_whatever_yields_and_fails_texts_are_right_and_nothing_leaks(
         if action in ("add", "same"):
             names.append(f"r{len(names)}")
             prompt = [7] * number if action == "same" else number
-            engine.add(names[-1], prompt, tokens, adapter=len(names) % (adapters + 1))
+            engine.add(names[-1], prompt, tokens, adapter=len(names) % (adapters + 1), priority=number % 3)
         elif action == "turn" and number < len(names):
             said = engine.expected_text(names[number], len(engine.delivered.get(names[number], ())))
             names.append(f"r{len(names)}")
-            engine.add(names[-1], [*said[-800:], 5], tokens, adapter=len(names) % (adapters + 1))
+            adapter = len(names) % (adapters + 1)
+            engine.add(names[-1], [*said[-800:], 5], tokens, adapter=adapter, priority=number % 3)
         elif action == "abort" and number < len(names):
             engine.abort(names[number])
         elif action == "step":
