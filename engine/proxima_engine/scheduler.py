@@ -262,7 +262,7 @@ class ProximaScheduler(Scheduler):
         if self.proxima_swap is not None:
             self._look_ahead(self.proxima_swap, plan)
         self.waiting.follow(plan.order)
-        # From here on nothing can fail: the plan is checked, and what follows are vLLM's own operations.
+        # The plan is checked. Where one cannot yield all the same, it still runs, and vLLM makes room its own way.
         for request in victims:
             self._yield_blocks(request)
         return plan
@@ -291,9 +291,10 @@ class ProximaScheduler(Scheduler):
         return [running[request_id] for request_id, _ in plan.yields]
 
     def _yield_blocks(self, request: Request) -> None:
-        self.running.remove(request)
-        # Not part of this step's frozen order, so it cannot resume in the step in which it yields.
+        # Not part of this step's frozen order, so it cannot resume in the step in which it yields. Out of those who run
+        # at last: where what we do before vLLM's part fails, it goes on as if it had not been asked.
         self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
+        self.running.remove(request)
 
     def _denied(self, left: list[str], output: SchedulerOutput, step_tokens: int) -> str | None:
         """The planned request whose allocation vLLM refused, as far as that can be told from outside."""

@@ -71,6 +71,7 @@ class TestMode:
             pytest.param(0.9 * CHEAP * TOKEN_S, YieldMode.SWAP, id="cheap"),
             # Its KV is kept all the same.
             pytest.param(1.1 * CHEAP * TOKEN_S, YieldMode.SWAP, id="dear"),
+            pytest.param(1.1 * TOKEN_S, YieldMode.RECOMPUTE, id="dearer_than_to_compute_it_again"),
         ],
     )
     def test_says_what_becomes_of_the_kv(self, policy: ProximaPolicy, token_s: float | None, mode: YieldMode) -> None:
@@ -198,9 +199,9 @@ class TestTurns:
         assert policy.plan(self.later(policy, [yielded("y", 10)], wait_s)).order == order
 
     def test_copies_take_no_more_than_their_share_of_the_time(self, policy: ProximaPolicy) -> None:
-        """To bring back three of 320 tokens takes 0.0144 s, so that it takes so long until each has had its turn."""
+        """To bring back three of 320 tokens takes 0.0288 s, so that it takes so long until each has had its turn."""
         queue = [yielded(name, 10, arrival_s) for arrival_s, name in enumerate("xyz")]
-        token_s = 3e-5
+        token_s = 6e-5
         turn_s = 3 * 320 * token_s / 2 / MOVED.turn_share
         assert turn_s > STALL_S + STEP_S
         early = self.later(policy, queue, turn_s - STEP_S / 2, token_s)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stepping_engine import STEP_S, SteppingEngine, engine_config
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
 from proxima_config import hints
 from proxima_config.hints import RequestClass
@@ -569,6 +569,31 @@ def test_a_night_without_requests_is_not_a_step_that_took_all_night(start: Start
     assert known_s
     assert max(known_s) < 60
     finish(engine)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
+def test_one_that_cannot_yield_because_of_an_error_of_ours_goes_on(start: Start, overlap: bool) -> None:
+    engine = start(40, overlap=overlap)
+    planned = engine.scheduler.proxima_policy
+    asked = []
+
+    def plan(view: StepView) -> Plan:
+        if len(view.running) == 3 and view.running[-1].output_tokens == 5:
+            asked.append(view.running[-1].request_id)
+            return Plan(order=(), yields=((asked[-1], YieldMode.RECOMPUTE),))
+        return planned.plan(view)
+
+    def fail(request: Request) -> None:
+        raise ValueError(request.request_id)
+
+    engine.scheduler.proxima_policy = SimpleNamespace(plan=plan)
+    engine.scheduler._report.preempted = fail
+    for index in range(3):
+        engine.add(f"r{index}", 40, 20)
+    finish(engine)
+    assert asked
+    assert set(asked) <= {"r0", "r1", "r2"} == set(engine.ended)
+    assert engine.scheduler.proxima_guard.failures_total == len(asked)
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])

@@ -22,7 +22,7 @@ from proxima_engine.policy.plan import Plan, Reason, YieldMode
 from proxima_engine.policy.view import StepView
 from proxima_engine.swap.copier import UnknownLayoutError, block_rows, copier_for
 from proxima_engine.swap.ledger import SwapLedger
-from proxima_engine.swap.scheduler_side import SwapSchedulerSide
+from proxima_engine.swap.scheduler_side import TRIED, SwapSchedulerSide
 from proxima_engine.swap.setup import transfer_config
 from proxima_engine.swap.transfers import SwapReport
 
@@ -311,6 +311,32 @@ def test_prefixes_are_stored_as_long_as_that_pays(token_s: float, asked_for: boo
     compute(engine, "last", [99] * 400, 10)
     crowd_out(engine)
     assert (swap.counters.blocks_out - before > 10) is stores
+
+
+@pytest.mark.parametrize(
+    ("token_s", "kept"),
+    [pytest.param(3e-6, "all", id="copying_is_quicker"), pytest.param(1e-6, "few", id="computing_is_quicker")],
+)
+def test_kv_of_those_who_yield_is_kept_where_that_takes_less_time_than_to_compute_it_again(
+    token_s: float, kept: str
+) -> None:
+    """Copies of a token take 1 us each way. Where that is too much, few are kept all the same, to measure it again."""
+    engine = start(turns=every(3), enable_prefix_caching=False)
+    swap, clock = engine.scheduler.proxima_swap, engine.scheduler._step_clock
+    clock.step_time, clock.ended = step_time(token_s), lambda *_: None
+    engine.add("a", 32 * 5 + 7, 300)
+    engine.add("b", 32 * 5 + 7, 300)
+    saves = Counter[bool]()
+    keep = swap.yields
+    swap.yields = lambda *which: saves.update([kept := keep(*which)]) or kept
+    while engine.scheduler.has_unfinished_requests():
+        copied = (swap.counters.blocks_out + swap.counters.blocks_in) * 32
+        swap.counters.copy_s = copied * 1e-6
+        engine.step()
+    finish(engine)
+    assert saves.total() > 3 * TRIED
+    share = saves[True] / saves.total()
+    assert share == 1 if kept == "all" else 0 < share < 2 / TRIED
 
 
 schedules = st.lists(

@@ -41,7 +41,7 @@ class SchedulerSettings(Section):
         description="With swap.enabled: longest gap in seconds between two tokens of an answer that has given up its "
         "blocks, as far as capacity allows. In time for it, or for stall_s where that is less and can still be met, it "
         "takes the blocks of one that is late already, or that came last; with many who stand still, turns come later, "
-        "so that copies take no more than 4 % of the time. There is no such bound where copies are dear.",
+        "so that copies take no more than 8 % of the time. There is no such bound where copies are dear.",
     )
     max_wait_s: float = Field(
         default=75.0,

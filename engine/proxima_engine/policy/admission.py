@@ -39,8 +39,8 @@ LOOK_STEPS = 8
 REFRESH_STEPS = 16
 """Steps after which curves and demand are made anew, where few run."""
 REFRESHED_PER_STEP = 8
-"""Where many run it is more steps, so that a refresh, which looks at all of them, costs a step no more than it would for
-so many; and what few of many do moves their sum by less."""
+"""Where many run it is more steps, so that a refresh, which looks at all of them, costs each step no more than it would
+for so many; and what few of many do moves their sum by less."""
 NOBODY = -1
 """Before all bands."""
 RESUME_S = 5.0

@@ -55,7 +55,7 @@ class Terms:
 
 
 COMPUTED_AGAIN = Terms(YieldMode.RECOMPUTE, MINIMUM_SERVICE_TOKENS, overcommit=1.0, turn_share=0.0)
-MOVED = Terms(YieldMode.SWAP, service_tokens=4, overcommit=1.5, turn_share=0.08)
+MOVED = Terms(YieldMode.SWAP, service_tokens=4, overcommit=1.75, turn_share=0.08)
 MOVED_DEARLY = replace(COMPUTED_AGAIN, mode=YieldMode.SWAP)
 """Nobody yields for the sake of others more often than if it were computed again."""
 
@@ -65,6 +65,9 @@ def terms_of(view: StepView, before: Terms) -> Terms:
     if view.swap_token_s is None:
         return COMPUTED_AGAIN
     fitted = view.step_time.fit()
+    if fitted is not None and view.swap_token_s >= fitted[1]:
+        # To compute it again takes less time.
+        return COMPUTED_AGAIN
     part = STILL_CHEAP if before == MOVED else CHEAP
     return MOVED if fitted is None or view.swap_token_s <= part * fitted[1] else MOVED_DEARLY
 

@@ -26,6 +26,9 @@ LEAST_ROOM = 0.1
 """Share of host memory below which nobody should count on it."""
 STAKE = 0.01
 """Part of the time that may go into storing prefixes which nobody has asked for yet."""
+TRIED = 32
+"""Where to compute again takes less time, one yield in so many is kept all the same: what copies take would never be
+measured again otherwise."""
 PREFIXES = "(evicted prefixes)"
 AHEAD = "(likely to yield)"
 """Stand for the request of a transfer that belongs to none, or to several."""
@@ -79,7 +82,9 @@ class SwapSchedulerSide:
         self._copies_failed = False
         """Whether any copy ever did."""
         self._wants_prefixes = prefixes and host_blocks > 0
-        self._load_prefixes = self._store_prefixes = True
+        self._pays = self._store_prefixes = True
+        self._dropped = 0
+        """Yields whose KV was not kept, because it takes less time to compute it again."""
         self._computed_tokens = 0
         self._stored_prefix_tokens = 0
         self._stores: list[Transfer] = []
@@ -114,12 +119,12 @@ class SwapSchedulerSide:
         return 2 * counters.copy_s / copied if copied else 0.0
 
     def weigh(self, step_time: StepTime, step_tokens: int) -> None:
-        """Whether prefixes pay. They do where it takes less time to copy the KV of a token to the host and back than to
-        compute it again, and as long as those that are stored are asked for; what is not measured yet is tried.
+        """Whether it pays to keep KV: where it takes less time to copy that of a token to the host and back than to
+        compute it again. What is not measured yet is tried. Prefixes are stored as long as they are asked for, too.
         ``step_tokens``: of the step that was scheduled just now."""
         self._computed_tokens += step_tokens
         both_ways_s, fitted = self.token_s(), step_time.fit()
-        self._load_prefixes = self._store_prefixes = both_ways_s is not None
+        self._pays = self._store_prefixes = both_ways_s is not None
         if both_ways_s is None or fitted is None:
             return
         base_s, token_s = fitted
@@ -127,10 +132,10 @@ class SwapSchedulerSide:
         self.store_ahead.weigh(self._way_s(), token_s, step_s, self._computed_tokens)
         # In tokens that could have been computed in that time.
         cost = both_ways_s / 2 / token_s
-        self._load_prefixes = 2 * cost < 1
+        self._pays = 2 * cost < 1
         gained = self.counters.prefix_tokens * (1 - cost)
         at_stake = self._stored_prefix_tokens * cost - gained
-        self._store_prefixes = self._load_prefixes and at_stake <= STAKE * self._computed_tokens
+        self._store_prefixes = self._pays and at_stake <= STAKE * self._computed_tokens
 
     def _way_s(self) -> float:
         """Seconds for which the KV of a token is on its way between device and host, held up by that or not."""
@@ -155,6 +160,9 @@ class SwapSchedulerSide:
         if request.resumable or not tokens:
             # The text of a session may be cut back and go on differently.
             return False
+        if not self._is_worth_keeping():
+            self.ledger.forget(request_id)
+            return False
         copy = self.ledger.save(request_id, tokens, request.block_hashes, device_blocks)
         if copy is None:
             self.counters.no_room += 1
@@ -162,6 +170,13 @@ class SwapSchedulerSide:
         self.counters.blocks_out += len(copy.host_blocks)
         self._stores.append(Transfer(request_id, copy.device_blocks, copy.host_blocks))
         return True
+
+    def _is_worth_keeping(self) -> bool:
+        # None where the host has next to no room, which does not concern those who find some.
+        if self._pays or self.token_s() is None:
+            return True
+        self._dropped += 1
+        return self._dropped % TRIED == 0
 
     def expect(self, likely_victims: Iterator[tuple[Request, list[int]]], waiting: Iterable[str]) -> None:
         """What the coming steps are likely to bring. ``likely_victims`` run, in blocks of the device that hold their
@@ -183,7 +198,7 @@ class SwapSchedulerSide:
         most: int = request.num_tokens - 1
         saved = self.ledger.saved_tokens(request.request_id)
         end = min(saved, most)
-        if not saved and self.keeps_prefixes and self._load_prefixes:
+        if not saved and self.keeps_prefixes and self._pays:
             beyond = slice(local_tokens // self._block_size, most // self._block_size)
             end = local_tokens + self.ledger.kept_tokens(request.block_hashes[beyond])
         self._offer = _Offer(request.request_id, local_tokens, end)
