@@ -5,7 +5,7 @@ The one whose loss costs least, of the lowest priority where vLLM schedules by p
 1. who has no token yet: nobody sees it stand still;
 2. who has had its minimum service since it started or resumed: to yield again at once would be work for nothing;
 3. who has missed its target anyway, before one whose answer has been fluent so far;
-4. who started last, because it has the least to compute again.
+4. who started last, which mostly has the least to compute again.
 
 Where KV is kept in host memory and that is cheap, nothing has to be computed again. Then it pays to fill the pool
 beyond the forecast and to let those who do not fit take turns, so that nobody stands still for long. Turns are taken
