@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stepping_engine import SteppingEngine, engine_config
 
@@ -83,9 +83,18 @@ actions = st.lists(
 )
 
 
+SOME_END_BESIDE_A_LONG_PROMPT = [
+    *[("add", 1, 1)] * 3,
+    ("add", 440, 5),
+    ("abort", 1, 0),
+    *[("add", 6, 5), ("add", 104, 3), ("add", 202, 60)],
+]
+
+
 @pytest.mark.parametrize("overlap", [False, True], ids=["sync", "async"])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=actions, chunk=st.sampled_from([64, 2048]))
+@example(actions=SOME_END_BESIDE_A_LONG_PROMPT, chunk=64)
 def test_every_view_is_as_if_made_anew(overlap: bool, actions: list[tuple[str, int, int]], chunk: int) -> None:
     """Whoever comes, leaves, yields or resumes, and after a plan that failed."""
     engine = SteppingEngine(engine_config(overlap=overlap, max_num_batched_tokens=chunk, max_num_seqs=12), blocks=30)

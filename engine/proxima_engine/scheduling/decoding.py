@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ class Decoding:
 
     def __len__(self) -> int:
         return len(self._place_of)
+
+    def __iter__(self) -> Iterator[Request]:
+        return chain.from_iterable(place.values() for place in self._places)
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._place_of

@@ -95,6 +95,9 @@ class Running:
         # One token: a block of its own for each group where the last one is full.
         growth = sum(not self._ends_in_flight(request) for request in self._decoding.at_block_end())
         budget = scheduler.max_num_scheduled_tokens - len(self._decoding)
+        if budget < sum(map(self._pending, self._prefilling.values())):
+            # Then it matters who leaves its token to others.
+            budget += sum(map(self._ends_in_flight, self._decoding))
         for request in list(self._prefilling.values()):
             before, pending = request.num_computed_tokens, self._pending(request)
             new = min(pending, max(0, budget))
