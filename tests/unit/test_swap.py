@@ -328,7 +328,13 @@ def test_kv_of_those_who_yield_is_kept_where_that_takes_less_time_than_to_comput
     engine.add("b", 32 * 5 + 7, 300)
     saves = Counter[bool]()
     keep = swap.yields
-    swap.yields = lambda *which: saves.update([kept := keep(*which)]) or kept
+
+    def watched(*which: Any) -> bool:
+        saved = keep(*which)
+        saves[saved] += 1
+        return saved
+
+    swap.yields = watched
     while engine.scheduler.has_unfinished_requests():
         copied = (swap.counters.blocks_out + swap.counters.blocks_in) * 32
         swap.counters.copy_s = copied * 1e-6
@@ -336,7 +342,8 @@ def test_kv_of_those_who_yield_is_kept_where_that_takes_less_time_than_to_comput
     finish(engine)
     assert saves.total() > 3 * TRIED
     share = saves[True] / saves.total()
-    assert share == 1 if kept == "all" else 0 < share < 2 / TRIED
+    least, most = (1, 1) if kept == "all" else (0.5 / TRIED, 2 / TRIED)
+    assert least <= share <= most
 
 
 schedules = st.lists(
