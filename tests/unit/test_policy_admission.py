@@ -78,6 +78,14 @@ class TestOneThatDoesNotFit:
         assert plan.order == ()
         assert plan.held == {"head": Reason.BLOCKS, "brief": Reason.BEHIND_HEAD}
 
+    @pytest.mark.parametrize(("max_wait_s", "held"), [(0.0, {"head": Reason.FORECAST}), (MAX_WAIT_S, {})])
+    def test_waits_for_its_forecast_where_the_bound_is_zero(self, max_wait_s: float, held: dict[str, Reason]) -> None:
+        """Where nobody is passed, nobody has to be let in although the pool will be too small."""
+        policy = knowing(3000, max_wait_s=max_wait_s)
+        grows = running("grows", 0, 5, cap=400)
+        now_s = self.head.arrival_s + 2 * MAX_WAIT_S
+        assert policy.plan(view(self.head, free=25, busy=(grows,), now_s=now_s)).held == held
+
     def test_goes_before_a_newcomer_on_time_once_it_is_overdue(self, policy: ProximaPolicy) -> None:
         now_s = self.head.arrival_s + MAX_WAIT_S
         cheap = waiting("cheap", now_s, 1, cap=20)

@@ -50,8 +50,8 @@ class SchedulerSettings(Section):
         description="Age bound in seconds: a request that has waited for this long goes before all that have not, and "
         "is not passed at all after twice as long, when those who came later give their blocks back. Where a queue in "
         "order of arrival would be longer than that, the bound is 1.25 times the wait in it. Lower bounds the worst "
-        "wait, higher keeps more requests within their target when there is too much load. 0 keeps strict arrival "
-        "order.",
+        "wait, higher keeps more requests within their target when there is too much load. 0 keeps strict order of "
+        "arrival, and forecasts.",
     )
     max_policy_failures: int = Field(
         default=3,

@@ -271,7 +271,10 @@ class ProximaPolicy:
         return None
 
     def _needs_no_forecast(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
-        return self._bound_is_up(band, request, view) or self._stood_still_for_long(band, request, view)
+        # Where the bound is 0 it is up for all of them from the beginning, and nobody has passed anybody.
+        if self._bound_is_up(band, request, view) and self.bound_s(request) > 0:
+            return True
+        return self._stood_still_for_long(band, request, view)
 
     def _fitting(
         self, request: WaitingRequest, blocks: int, draft: Draft, view: StepView, *, exact: bool
