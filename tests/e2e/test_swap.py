@@ -82,31 +82,55 @@ async def test_texts_are_those_of_requests_that_ran_alone(tiny_model, tmp_path):
     assert together == [alone, alone]
 
 
+USED = 'proxima_host_kv_blocks_used{engine="0"}'
+
+
+async def answer(client: httpx.AsyncClient, request: dict[str, Any]) -> dict[str, Any]:
+    return (await client.post("/v1/completions", json=request)).json()
+
+
+async def some_wait_on_the_host(client: httpx.AsyncClient) -> list[asyncio.Task[dict[str, Any]]]:
+    """Six answers under way, of which some have given up their blocks."""
+    await asyncio.gather(*(answer(client, SHORT) for _ in range(40)))
+    accepted = "proxima_drain_remaining_requests"
+    async with asyncio.timeout(60):
+        # Short ones yield, too, and what is told of them is still on its way.
+        while await metric(client, USED):
+            await asyncio.sleep(0.02)
+        tasks = [asyncio.create_task(answer(client, body(number, temperature=0))) for number in range(6)]
+        while await metric(client, accepted) + sum(task.done() for task in tasks) < len(tasks):
+            await asyncio.sleep(0.02)
+        while not await metric(client, USED):
+            await asyncio.sleep(0.02)
+    return tasks
+
+
+async def test_what_a_client_that_goes_away_has_on_the_host_is_gone_and_the_others_get_their_text(tiny_model, tmp_path):
+    with GatewayProcess([str(tiny_model), *FLAGS], tmp_path / "log") as gateway:
+        gateway.wait_ready()
+        async with connect(gateway) as client:
+            alone = [(await answer(client, body(number, temperature=0)))["choices"][0]["text"] for number in range(6)]
+            for half in (range(3), range(3, 6)):
+                tasks = await some_wait_on_the_host(client)
+                gone = [number for number in half if tasks[number].cancel()]
+                assert gone
+                answers = await asyncio.gather(*tasks, return_exceptions=True)
+                stayed = {number: each for number, each in enumerate(answers) if number not in gone}
+                assert {number: each["choices"][0]["text"] for number, each in stayed.items()} == {
+                    number: alone[number] for number in stayed
+                }
+                async with asyncio.timeout(10):
+                    while await metric(client, USED) or await metric(client, 'proxima_kv_blocks_used{engine="0"}'):
+                        await asyncio.sleep(0.1)
+            assert await metric(client, 'proxima_swap_failures_total{cause="copy",engine="0"}') == 0
+
+
 async def test_kv_on_the_host_is_gone_with_a_killed_engine_and_is_loaded_while_the_gateway_drains(tiny_model, tmp_path):
-    bodies = [body(number, temperature=0) for number in range(6)]
-    used, accepted = 'proxima_host_kv_blocks_used{engine="0"}', "proxima_drain_remaining_requests"
     with GatewayProcess([str(tiny_model), *FLAGS, "--max-restarts", "1"], tmp_path / "log") as gateway:
         gateway.wait_ready()
         async with connect(gateway) as client:
-
-            async def answer(request: dict[str, Any]) -> dict[str, Any]:
-                return (await client.post("/v1/completions", json=request)).json()
-
-            async def some_wait_on_the_host() -> list[asyncio.Task[dict[str, Any]]]:
-                await asyncio.gather(*(answer(SHORT) for _ in range(40)))
-                async with asyncio.timeout(60):
-                    # Short ones yield, too, and what is told of them is still on its way.
-                    while await metric(client, used):
-                        await asyncio.sleep(0.02)
-                    tasks = [asyncio.create_task(answer(request)) for request in bodies]
-                    while await metric(client, accepted) + sum(task.done() for task in tasks) < len(bodies):
-                        await asyncio.sleep(0.02)
-                    while not await metric(client, used):
-                        await asyncio.sleep(0.02)
-                return tasks
-
-            alone = [(await answer(request))["choices"][0]["text"] for request in bodies]
-            tasks = await some_wait_on_the_host()
+            alone = [(await answer(client, body(number, temperature=0)))["choices"][0]["text"] for number in range(6)]
+            tasks = await some_wait_on_the_host(client)
             for process in gateway.engine_processes():
                 process.kill()
             failed = await asyncio.gather(*tasks)
@@ -114,10 +138,10 @@ async def test_kv_on_the_host_is_gone_with_a_killed_engine_and_is_loaded_while_t
             async with asyncio.timeout(120):
                 while (await client.get("/health/ready")).status_code != 200:
                     await asyncio.sleep(0.2)
-            assert (await answer(bodies[0]))["choices"][0]["text"] == alone[0]
+            assert (await answer(client, body(0, temperature=0)))["choices"][0]["text"] == alone[0]
             await asyncio.sleep(0.5)
-            assert await metric(client, used) == 0
-            tasks = await some_wait_on_the_host()
+            assert await metric(client, USED) == 0
+            tasks = await some_wait_on_the_host(client)
             gateway.process.send_signal(signal.SIGTERM)
             drained = await asyncio.gather(*tasks)
             assert not [each for each in drained if "error" in each]
