@@ -197,17 +197,26 @@ def test_an_answer_longer_than_the_last_point_of_the_curves_counts_for_the_last(
     assert expected(forecast, cap=4 * longest) <= longest
 
 
-@given(length=st.integers(0, 3 * int(EDGES[-1])) | st.sampled_from(EDGES.astype(int).tolist()))
-def test_an_answer_is_counted_in_the_bin_that_numpy_finds(length: int) -> None:
+lengths_and_edges = st.integers(0, 3 * int(EDGES[-1])) | st.sampled_from(EDGES.astype(int).tolist())
+
+
+@given(answers=st.lists(st.tuples(lengths_and_edges, st.booleans()), min_size=1, max_size=30))
+def test_answers_are_counted_together_as_one_after_the_other(answers: list[tuple[int, bool]]) -> None:
+    """Each in the bin that NumPy finds, older ones decayed by each that follows."""
+    last, keep = len(EDGES) - 2, 1 - 1 / WINDOW
+    ended, survived = np.zeros(last + 1), np.zeros(last + 1)
+    for length, cut in answers:
+        at = int(np.clip(np.searchsorted(EDGES, length, side="left") - 1, 0, last))
+        ended, survived = ended * keep, survived * keep
+        survived[:at] += 1
+        ended[at] += not cut
     counts = _Counts.empty()
-    counts.add(length, cut=False)
-    last = len(EDGES) - 2
-    expected = np.clip(np.searchsorted(EDGES, length, side="left") - 1, 0, last)
-    assert np.flatnonzero(counts.ended).tolist() == [expected]
-    assert counts.survived.tolist() == [1.0] * expected + [0.0] * (last + 1 - expected)
+    counts.add(answers)
+    assert counts.ended == pytest.approx(ended)
+    assert counts.survived == pytest.approx(survived)
 
 
-@given(lengths=st.lists(st.integers(0, 3 * int(EDGES[-1])) | st.sampled_from(EDGES.astype(int).tolist()), min_size=1))
+@given(lengths=st.lists(lengths_and_edges, min_size=1))
 def test_bins_are_found_as_by_searching(lengths: list[int]) -> None:
     searched = np.clip(np.searchsorted(EDGES, lengths, side="right") - 1, 0, len(EDGES) - 2)
     assert bins_of(np.array(lengths, dtype=np.float64)).tolist() == searched.tolist()

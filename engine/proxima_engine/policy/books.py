@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from proxima_engine.policy.forecast import Curve, Floats, Group, LengthForecast,
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import UrgencyQueue
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import NO_TURNS, Candidate, Terms, Turns
+from proxima_engine.policy.yielding import NO_TURNS, Candidate, Terms, Turns, new_candidate
 
 TRIAL_STEPS = (32, 256)
 """Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
@@ -142,15 +142,15 @@ class Books:
         holding = Holding(blocks, tokens, request.output_tokens, request.cap_tokens, curve)
         return demand_of([holding], view.block_size)[0]
 
-    def candidates(self, running: Iterable[RunningRequest]) -> Iterator[Candidate]:
+    def candidates(self, running: Iterable[RunningRequest]) -> list[Candidate]:
         """Those who run, with what they would lose by yielding."""
-        runners = self._runners
+        runners, found = self._runners, list[Candidate]()
         for request in running:
-            runner = runners.get(request.request_id)
-            if runner is None:
-                yield Candidate(request, True, request.output_tokens)  # noqa: FBT003  in the order of its fields
-            else:
-                yield Candidate(request, runner.is_late, request.output_tokens - runner.request.output_tokens)
+            is_late, served_tokens = True, request.output_tokens
+            if (runner := runners.get(request.request_id)) is not None:
+                is_late, served_tokens = runner.is_late, served_tokens - runner.request.output_tokens
+            found.append(new_candidate((request, is_late, served_tokens)))
+        return found
 
     def take_in(self, view: StepView, planned: Mapping[str, Demand], terms: Terms, *, by_choice: bool) -> None:
         """What has happened since the last plan. ``planned``: demand of those whom that plan started; ``by_choice``:
@@ -175,7 +175,7 @@ class Books:
     def refresh(self, view: StepView) -> None:
         """Make curves and demand anew, by how far those who run have come."""
         request_ids: list[str] = []
-        held: list[tuple[int, int, int, int]] = []
+        held: list[int] = []
         row_of: dict[Group, int] = {}
         rows: list[int] = []
         own_now = 0
@@ -189,7 +189,7 @@ class Books:
             # The token that came last is computed in the coming step, and has no place in a block yet.
             tokens = prompt_tokens + max(0, output_tokens - 1)
             request_ids.append(request_id)
-            held.append((own_blocks, tokens, output_tokens, cap_tokens))
+            held += own_blocks, tokens, output_tokens, cap_tokens
             rows.append(row_of.setdefault(runner.group, len(row_of)))
         fields = np.array(held, dtype=np.float64).reshape(-1, 4).T
         self._forecast.look(fields[2].astype(np.int64))

@@ -125,31 +125,38 @@ def demand_of_newcomer(blocks: int, tokens: int, cap_tokens: int, curve: Curve, 
     """What `demand_of` says of one that has generated nothing yet, at a tenth of its cost: plans ask it for each
     candidate, and the curve is the same for many."""
     parts = np.zeros((3, len(HORIZONS)))
-    reached = bisect_left(_HORIZONS, cap_tokens)
+    surviving, at_cap = _surviving(curve, cap_tokens)
+    reached = len(surviving)
     if not reached:
         return Demand(parts)
     mean, variance, most = parts[:, :reached]
+    full, in_the_last = divmod(tokens, block_size)
     taken = blocks - math.ceil(tokens / block_size)
-    np.add(HORIZONS[:reached], tokens, out=most)
-    most /= block_size
-    np.ceil(most, out=most)
-    most += taken
-    np.multiply(_survival_at_horizons(curve)[:reached], most, out=mean)
-    at_cap = taken + math.ceil((tokens + cap_tokens) / block_size)
-    most[-1] = at_cap
-    mean[-1] = max(float(mean[-1]), _survival_at(curve, cap_tokens) * at_cap)
-    np.multiply(mean, most - mean, out=variance)
+    np.add(_blocks_at_horizons(in_the_last, block_size)[:reached], taken + full, out=most)
+    np.multiply(surviving, most, out=mean)
+    most[-1] = last = taken + math.ceil((tokens + cap_tokens) / block_size)
+    mean[-1] = max(float(mean[-1]), at_cap * last)
+    np.subtract(most, mean, out=variance)
+    variance *= mean
     return Demand(parts)
 
 
+# There are as many as places in a block.
 @lru_cache(maxsize=256)
-def _survival_at_horizons(curve: Curve) -> Floats:
-    return np.interp(HORIZONS, EDGES, curve.survival)
+def _blocks_at_horizons(tokens: float, block_size: float) -> Floats:
+    """Blocks that hold so many tokens and one more for each step, at each horizon."""
+    at_horizons: Floats = np.ceil((HORIZONS + tokens) / block_size)
+    return at_horizons
 
 
-@lru_cache(maxsize=256)
-def _survival_at(curve: Curve, tokens: int) -> float:
-    return float(np.interp(tokens, EDGES, curve.survival))
+# Most clients declare one of a few caps.
+@lru_cache(maxsize=1024)
+def _surviving(curve: Curve, cap_tokens: int) -> tuple[Floats, float]:
+    """Survival at each horizon before the cap, and at the cap."""
+    reached = bisect_left(_HORIZONS, cap_tokens)
+    lengths = np.append(HORIZONS[:reached], cap_tokens)
+    survival = np.interp(lengths, EDGES, curve.survival)
+    return survival[:-1], float(survival[-1])
 
 
 def held_blocks(blocks: Floats | int, tokens: Floats | int, steps: Floats | int, block_size: float) -> Floats:
@@ -227,26 +234,34 @@ class PoolForecast:
     """
 
     def __init__(self) -> None:
-        self.total = NO_DEMAND
-        """Of all parts as they were made."""
+        self._total: Floats = np.zeros_like(NO_DEMAND.parts)
+        """Of all parts as they were made. Changed in place: many come and go between two that ask for it."""
         self._parts: dict[str, tuple[Floats, int]] = {}
         """By request the parts of its demand, and the step in which they were made."""
         self._step = 0
         self._steps_made = 0
         """Sum over all parts."""
 
+    @property
+    def total(self) -> Demand:
+        """Of all who run, as their parts were made."""
+        parts = self._total.copy()
+        # Rounding must not leave a variance below 0.
+        np.maximum(parts[1], 0.0, out=parts[1])
+        return Demand(parts)
+
     def refresh(self, request_ids: Sequence[str], parts: Floats) -> None:
         """Those who run now, and nobody else, with the ``parts`` of their demand; shape (requests, 3, horizons)."""
         made = zip(parts, repeat(self._step), strict=False)
         self._parts = dict(zip(request_ids, made, strict=True))
         self._steps_made = self._step * len(parts)
-        self.total = Demand(parts.sum(axis=0))
+        self._total = parts.sum(axis=0)
 
     def clear(self) -> None:
         """Nobody runs."""
         self._parts = {}
         self._steps_made = 0
-        self.total = NO_DEMAND
+        self._total = np.zeros_like(NO_DEMAND.parts)
 
     def part(self, request_ids: Iterable[str]) -> Demand:
         """Demand of some of those who run, as it was made."""
@@ -256,13 +271,13 @@ class PoolForecast:
         self.remove(request_id)
         self._parts[request_id] = demand.parts, self._step
         self._steps_made += self._step
-        self.total += demand
+        self._total += demand.parts
 
     def remove(self, request_id: str) -> None:
         """Nothing happens where it is not there."""
         part = self._parts.pop(request_id, None)
         if part is not None:
-            self.total -= Demand(part[0])
+            self._total -= part[0]
             self._steps_made -= part[1]
 
     def step(self) -> None:
@@ -271,14 +286,14 @@ class PoolForecast:
 
     def now(self, block_size: float) -> Demand:
         """Demand of all who run. What they have grown is still there at a later horizon as far as they are."""
-        grown = (self._step * len(self._parts) - self._steps_made) // block_size
         total = self.total
-        if not grown or not total.mean[0]:
-            return total
-        parts = total.parts.copy()
-        parts[0] += grown * np.minimum(total.mean / total.mean[0], 1.0)
-        parts[2] += grown * (total.most > 0)
-        return Demand(parts)
+        grown = (self._step * len(self._parts) - self._steps_made) // block_size
+        mean, _, most = total.parts
+        now = float(mean[0])
+        if grown and now:
+            mean += np.minimum(mean * (grown / now), grown)
+            most += grown * (most > 0)
+        return total
 
 
 _BEFORE_START = np.tri(len(HORIZONS), k=-1, dtype=bool)

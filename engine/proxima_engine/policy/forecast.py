@@ -13,7 +13,7 @@ magnitude is as likely as the next. Old answers are forgotten exponentially, so 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -46,8 +46,6 @@ def _edges() -> Floats:
 
 EDGES = _edges()
 """Lengths in tokens at which curves have their points, shape (points,)."""
-_EDGES: list[float] = EDGES.tolist()
-"""For one length: NumPy's own search takes several times as long."""
 BIN_WIDTHS: Floats = np.diff(EDGES)
 """Tokens from each of EDGES to the next, shape (bins,)."""
 _BINS = len(BIN_WIDTHS)
@@ -73,6 +71,10 @@ def group_of(prompt_tokens: int, cap_tokens: int, request_class: RequestClass = 
     return Group(request_class, prompt_tokens.bit_length(), cap_tokens.bit_length())
 
 
+Answer = tuple[int, bool]
+"""Of one that ended its length in tokens, and whether it was cut at its cap."""
+
+
 @dataclass(slots=True)
 class _Counts:
     """Answers by bin, old ones decayed."""
@@ -94,14 +96,17 @@ class _Counts:
     def empty(cls) -> _Counts:
         return cls(np.zeros((2, _BINS)))
 
-    def add(self, output_tokens: int, *, cut: bool) -> None:
-        counts = self.counts
-        counts *= _KEEP
-        at = min(max(0, bisect_left(_EDGES, output_tokens) - 1), _BINS - 1)
-        longer = counts[1, :at]
-        longer += 1
-        if not cut:
-            counts[0, at] += 1
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Several answers, in the order in which they ended."""
+        tokens, cut = (np.array(each) for each in zip(*answers, strict=True))
+        weights = _KEEP ** np.arange(len(answers) - 1.0, -1.0, -1.0)
+        # An answer that is as long as an edge ended before it.
+        at = bins_of(np.maximum(tokens - 1, 0))
+        by_bin = np.bincount(at, weights, minlength=_BINS)
+        self.counts *= _KEEP ** len(answers)
+        self.counts[0] += np.bincount(at, weights * ~cut, minlength=_BINS)
+        # Those that ended in a later bin have survived this one.
+        self.counts[1, :-1] += by_bin[:0:-1].cumsum()[::-1]
 
     def hazards(self, lean_on: Floats, weight: float, running: Floats | float = 0.0) -> Floats:
         ended = self.ended
@@ -143,19 +148,16 @@ class LengthForecast:
     def __init__(self) -> None:
         self._all = _Counts.empty()
         self._groups: dict[Group, _Counts] = {}
+        self._uncounted: list[tuple[Group, Answer]] = []
+        """Answers that ended since a curve was made."""
         self._curves: dict[Group, Curve] = {}
         self._running: Floats = np.zeros(_BINS)
         self._longest_cap = 16
         self._pooled: Floats | None = None
 
     def learn(self, group: Group, output_tokens: int, cap_tokens: int) -> None:
-        """One answer that ended: by itself, or cut at its cap."""
-        cut = output_tokens >= cap_tokens
-        self._all.add(output_tokens, cut=cut)
-        counts = self._groups.get(group)
-        if counts is None:
-            counts = self._groups[group] = _Counts.empty()
-        counts.add(output_tokens, cut=cut)
+        """One answer that ended: by itself, or cut at its cap. Curves that are made from now on know of it."""
+        self._uncounted.append((group, (output_tokens, output_tokens >= cap_tokens)))
         self.see_cap(cap_tokens)
 
     def see_cap(self, cap_tokens: int) -> None:
@@ -191,7 +193,20 @@ class LengthForecast:
             self._pooled = pooled
         return found
 
+    def _count(self) -> None:
+        """What was learned, all at once: as many answers end as start, and nobody asks for each."""
+        if not self._uncounted:
+            return
+        by_group: dict[Group, list[Answer]] = {}
+        for group, answer in self._uncounted:
+            by_group.setdefault(group, []).append(answer)
+        self._all.add([answer for _, answer in self._uncounted])
+        for group, answers in by_group.items():
+            self._groups.setdefault(group, _Counts.empty()).add(answers)
+        self._uncounted.clear()
+
     def _make(self, group: Group) -> Curve:
+        self._count()
         if self._pooled is None:
             self._pooled = self._all.hazards(_log_uniform(self._longest_cap), PRIOR_WEIGHT, self._running)
         hazards = self._pooled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterator, KeysView
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -26,8 +26,10 @@ class Decoding:
     def __iter__(self) -> Iterator[Request]:
         return chain.from_iterable(place.values() for place in self._places)
 
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._place_of
+    @property
+    def members(self) -> KeysView[str]:
+        """Ids of all of them."""
+        return self._place_of.keys()
 
     def clear(self) -> None:
         for place in self._places:
@@ -48,10 +50,9 @@ class Decoding:
         self._steps += 1
         if scheduled is None:
             return
-        for request_id, place in list(self._place_of.items()):
-            if request_id not in scheduled:
-                request = self._places[place].pop(request_id)
-                self._put(request, (place - 1) % len(self._places))
+        for request_id in [each for each in self._place_of if each not in scheduled]:
+            place = self._place_of[request_id]
+            self._put(self._places[place].pop(request_id), (place - 1) % len(self._places))
 
     def at_block_end(self) -> Collection[Request]:
         """Those whose next token needs a block of its own."""

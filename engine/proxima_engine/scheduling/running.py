@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxima_engine.policy.demand import growth_blocks
-from proxima_engine.policy.view import RunningRequest, SortKey
+from proxima_engine.policy.view import RunningRequest, SortKey, maker
 from proxima_engine.scheduling.decoding import Decoding
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from proxima_engine.scheduling.planned_queue import PlannedQueue
+
+
+_new_running = maker(RunningRequest)
 
 
 def cap_tokens(request: Request, max_model_len: int) -> int:
@@ -61,13 +64,14 @@ class Running:
             return [], []
         before, self._ran = self._ran, list(running)
         # Those who go on keep their order, and who starts comes after them: then one walk along both tells them apart.
-        gone, going_on = [], 0
+        gone, going_on = [], iter(running)
+        goes_on = next(going_on, None)
         for request in before:
-            if going_on < len(running) and running[going_on] is request:
-                going_on += 1
+            if request is goes_on:
+                goes_on = next(going_on, None)
             else:
                 gone.append(request)
-        started = running[going_on:]
+        started = [] if goes_on is None else [goes_on, *going_on]
         if moved := set(gone).intersection(started):
             gone = [request for request in gone if request not in moved]
             started = [request for request in started if request not in moved]
@@ -112,7 +116,7 @@ class Running:
         """Those who run now, in vLLM's order, in which they also share the tokens of a step."""
         scheduler, budget = self._scheduler, self._scheduler.max_num_scheduled_tokens
         size, lookahead = scheduler.block_size, scheduler.num_lookahead_tokens
-        groups, lasting, decoding = self._groups, self._lasting, self._decoding
+        groups, lasting, decoding = self._groups, self._lasting, self._decoding.members
         running: list[RunningRequest] = []
         for request in scheduler.running:
             request_id, computed = request.request_id, request.num_computed_tokens
@@ -128,8 +132,7 @@ class Running:
                 grown = growth_blocks(computed, computed + new + lookahead, size)
             budget -= new
             blocks, generated = -(-computed // size) * groups, request.num_output_tokens
-            # By the order of its fields: by name it takes twice as long, and this is for all who run.
-            running.append(RunningRequest(request_id, key, blocks, grown * groups, started_s, prompt, generated, cap))
+            running.append(_new_running((request_id, key, blocks, grown * groups, started_s, prompt, generated, cap)))
         return running
 
     def _lasts(self, request: Request, started_s: float) -> _Lasting:
