@@ -16,6 +16,7 @@ from proxima_engine.lab.arms import ARMS, arm
 from proxima_engine.lab.experiment import run_arm
 from proxima_engine.lab.profiles import profile
 from proxima_engine.lab.setting import Setting
+from proxima_engine.policy.calibration import TARGET
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +42,12 @@ def test_with_more_load_than_the_pool_carries_most_are_still_on_time():
 def test_no_arm_that_does_not_cheat_has_more_goodput_then(name: str):
     """docs/lab.md, Readings."""
     assert measured("proxima", rate_scale=1.5)["goodput_rps"] >= measured(name, rate_scale=1.5)["goodput_rps"]
+
+
+def test_forecasts_are_exceeded_as_often_as_agreed():
+    proxima = measured("proxima", rate_scale=1.5)
+    assert proxima["forecasts_checked"] > 400
+    assert proxima["forecasts_exceeded"] / proxima["forecasts_checked"] == pytest.approx(TARGET, abs=0.01)
 
 
 def test_nine_of_ten_attain_at_a_fifth_more_load_than_under_native():

@@ -28,6 +28,8 @@ FIGURES = {
     "stall_max_s",
     "preemptions",
     "recomputed_tokens",
+    "forecasts_checked",
+    "forecasts_exceeded",
     "pool_use_mean",
     "running_mean",
     "schedule_us_mean",

@@ -46,6 +46,8 @@ def figures(run: Run, slo: SLO, *, with_wall_time: bool = False) -> Figures:
         "recomputed_tokens": run.recomputed_tokens,
         "pool_use_mean": run.pool_use_sum_s / run.busy_s if run.busy_s else None,
         "running_mean": run.running_sum_s / run.busy_s if run.busy_s else None,
+        "forecasts_checked": run.forecasts[0] if run.forecasts else None,
+        "forecasts_exceeded": run.forecasts[1] if run.forecasts else None,
         "duration_s": duration_s,
         "steps": run.steps,
         "schedule_us_mean": run.wall_s / run.steps * 1e6 if with_wall_time and run.steps else None,

@@ -22,6 +22,8 @@ _ROWS = (
     ("stall_max_s", "stall max, s", ".2f"),
     ("preemptions", "preemptions", "d"),
     ("recomputed_tokens", "recomputed tokens", "d"),
+    ("forecasts_checked", "forecasts checked", "d"),
+    ("forecasts_exceeded", "of them exceeded", "d"),
     ("pool_use_mean", "pool in use", ".0%"),
     ("running_mean", "running requests", ".1f"),
     ("schedule_us_mean", "scheduling, µs a step", ".0f"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from proxima_engine.lab.engine import LabEngine, LabError, StepEnd
 from proxima_engine.lab.requests import LabRequest, Workload
 from proxima_engine.lab.shortcuts import rare_collections
+from proxima_engine.policy.protocol import ChecksForecasts
 
 _IDLE_S = 0.01
 """How far time moves when requests wait and the scheduler starts none: policies with time bounds look again."""
@@ -69,6 +70,9 @@ class Run:
     """Time during which anybody was running."""
     wall_s: float = 0.0
     """Real time that scheduling and output handling took."""
+    forecasts: tuple[int, int] | None = None
+    """Forecasts of demand that the policy has checked, and those of them that were exceeded; None where it checks none.
+    """
 
 
 def simulate(engine: LabEngine, workload: Workload, *, longest_tokens: int) -> Run:
@@ -86,6 +90,9 @@ def simulate(engine: LabEngine, workload: Workload, *, longest_tokens: int) -> R
     run.wall_s = time.perf_counter() - started_s
     run.end_s = max((record.ended_s or 0.0 for record in run.records), default=0.0)
     run.preemptions, run.recomputed_tokens = engine.preemptions, engine.recomputed_tokens
+    policy = getattr(engine.scheduler, "proxima_policy", None)
+    if isinstance(policy, ChecksForecasts):
+        run.forecasts = policy.forecasts_checked, policy.forecasts_exceeded
     engine.check_integrity()
     return run
 
