@@ -31,6 +31,7 @@ from proxima_engine.scheduling.options import SchedulerOptions
 from proxima_engine.scheduling.planned_queue import PlannedQueue
 from proxima_engine.scheduling.report import SchedulerReport
 from proxima_engine.scheduling.running import cap_tokens
+from proxima_engine.scheduling.spared_allocation import spare
 from proxima_engine.scheduling.step_clock import StepClock
 from proxima_engine.scheduling.step_log import StepLog
 from proxima_engine.scheduling.support import reason_against
@@ -68,6 +69,7 @@ class ProximaScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         options = self._make_options()
+        spare(self.kv_cache_manager)
         self.waiting = PlannedQueue(by_priority=self.policy is SchedulingPolicy.PRIORITY)
         self.proxima_policy = self._make_policy(options)
         self.proxima_guard = self._make_guard(options)

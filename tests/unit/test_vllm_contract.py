@@ -218,6 +218,18 @@ SYMBOLS = [
         "has_scheduled_reqs skip_zeroing_group_ids",
     ),
     Relied(
+        "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots",
+        f"{ENGINE}/scheduling/spared_allocation.py",
+        "self request num_new_tokens num_new_computed_tokens new_computed_blocks num_lookahead_tokens "
+        "num_external_computed_tokens delay_cache_blocks num_encoder_tokens full_sequence_must_fit reserved_blocks "
+        "has_scheduled_reqs skip_zeroing_group_ids",
+    ),
+    Relied("vllm.v1.core.kv_cache_manager.KVCacheBlocks", f"{ENGINE}/scheduling/spared_allocation.py"),
+    Relied(
+        "vllm.v1.core.single_type_kv_cache_manager.FullAttentionManager",
+        f"{ENGINE}/scheduling/spared_allocation.py",
+    ),
+    Relied(
         "vllm.v1.core.kv_cache_manager.KVCacheManager.cache_blocks",
         f"{ENGINE}/lab/shortcuts.py",
         "self request num_computed_tokens",
