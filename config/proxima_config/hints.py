@@ -32,6 +32,3 @@ class RequestClass(StrEnum):
     """As urgent as the default, but all of them together hold at most a part of the pool while others wait."""
     FLEX = "flex"
     """After all others, within the age bound."""
-
-    # An enum's own is a function in Python, and the scheduler keeps a lot by class.
-    __hash__ = str.__hash__

@@ -24,7 +24,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from proxima_engine.policy.admission import ProximaPolicy
 from proxima_engine.policy.plan import Plan, YieldMode
-from proxima_engine.policy.protocol import FinishedRequest, Policy
+from proxima_engine.policy.protocol import FinishedRequest, LearnsFromFinished, Policy
 from proxima_engine.scheduling.guard import PolicyGuard
 from proxima_engine.scheduling.hints import hints_of
 from proxima_engine.scheduling.options import SchedulerOptions
@@ -278,10 +278,9 @@ class ProximaScheduler(Scheduler):
         swap.expect(((request, manager.get_block_ids(request.request_id)[0]) for request in running), plan.held)
 
     def _tell_who_ended(self) -> None:
-        # Asked by name: whether a protocol is met takes several times as long to find out.
-        learn: Callable[[FinishedRequest], None] | None = getattr(self.proxima_policy, "finished", None)
-        while self._ended and learn is not None:
-            learn(self._ended.popleft())
+        if self._ended and isinstance(self.proxima_policy, LearnsFromFinished):
+            while self._ended:
+                self.proxima_policy.finished(self._ended.popleft())
         self._ended.clear()
 
     def _victims(self, plan: Plan) -> list[Request]:

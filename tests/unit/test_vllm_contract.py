@@ -212,13 +212,6 @@ SYMBOLS = [
     ),
     Relied(
         "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots",
-        f"{ENGINE}/lab/shortcuts.py",
-        "self request num_new_tokens num_new_computed_tokens new_computed_blocks num_lookahead_tokens "
-        "num_external_computed_tokens delay_cache_blocks num_encoder_tokens full_sequence_must_fit reserved_blocks "
-        "has_scheduled_reqs skip_zeroing_group_ids",
-    ),
-    Relied(
-        "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots",
         f"{ENGINE}/scheduling/spared_allocation.py",
         "self request num_new_tokens num_new_computed_tokens new_computed_blocks num_lookahead_tokens "
         "num_external_computed_tokens delay_cache_blocks num_encoder_tokens full_sequence_must_fit reserved_blocks "
@@ -234,7 +227,6 @@ SYMBOLS = [
         f"{ENGINE}/lab/shortcuts.py",
         "self request num_computed_tokens",
     ),
-    Relied("vllm.v1.core.kv_cache_manager.KVCacheBlocks", f"{ENGINE}/lab/shortcuts.py"),
     Relied(f"{SCHED}.output.CachedRequestData", f"{ENGINE}/lab/shortcuts.py"),
     Relied(
         f"{SCHED}.scheduler.Scheduler._make_cached_request_data",
@@ -247,11 +239,6 @@ SYMBOLS = [
         "self request num_computed_tokens num_new_tokens",
     ),
     Relied("vllm.v1.engine.EngineCoreOutput", f"{ENGINE}/lab/shortcuts.py"),
-    Relied(
-        "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.allocate_new_blocks",
-        f"{ENGINE}/lab/shortcuts.py",
-        "self request_id num_tokens num_tokens_main_model",
-    ),
     Relied(
         "vllm.v1.core.single_type_kv_cache_manager.SingleTypeKVCacheManager.cache_blocks",
         f"{ENGINE}/lab/shortcuts.py",

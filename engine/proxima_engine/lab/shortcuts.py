@@ -16,7 +16,6 @@ from copy import copy
 from itertools import chain
 from typing import Any
 
-from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.sched.output import CachedRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
@@ -26,6 +25,7 @@ from vllm.v1.request import Request, RequestStatus
 from proxima_engine.lab.decode_step import ANSWERED, DecodeBatch, DecodeStep, schedule_decode_step
 from proxima_engine.lab.lazy_view import LazyViewBuilder
 from proxima_engine.scheduler import ProximaScheduler
+from proxima_engine.scheduling.spared_allocation import SparedKVCacheManager
 
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 _RUNNING = RequestStatus.RUNNING
@@ -79,20 +79,8 @@ def quick_block_hasher(block_size: int) -> Callable[[Request], list[bytes]]:
     return hashes
 
 
-class _LabKVCacheManager(KVCacheManager):
+class _LabKVCacheManager(SparedKVCacheManager):
     """For one group of full attention and no speculation."""
-
-    def allocate_slots(self, request: Request, num_new_tokens: int, *args: Any, **options: Any) -> KVCacheBlocks | None:
-        if num_new_tokens == 1 and request.status is _RUNNING:
-            (group,) = self.coordinator.single_type_managers
-            request_id, size = request.request_id, group.block_size
-            tokens = request.num_computed_tokens + 1
-            fits = tokens <= len(group.req_to_blocks[request_id]) * size
-            if fits or self.block_pool.get_num_free_blocks():
-                new = [] if fits else group.allocate_new_blocks(request_id, tokens, tokens)
-                self.cache_blocks(request, min(tokens, request.num_tokens))
-                return self.create_kv_cache_blocks((new,)) if new else self.empty_kv_cache_blocks
-        return super().allocate_slots(request, num_new_tokens, *args, **options)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         (group,) = self.coordinator.single_type_managers

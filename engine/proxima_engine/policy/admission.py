@@ -106,7 +106,7 @@ class ProximaPolicy:
         self._likely_victims = ()
         standing = self._books.standing > 0 and self._terms.turn_share > 0
         if standing or is_near(view, self._books.running):
-            candidates = list(self._books.candidates(view.running))
+            candidates = self._books.candidates(view.running)
             self._likely_victims = likely_victims(candidates, self._terms, somebody_stands_still=standing)
         return self._likely_victims
 
@@ -206,8 +206,7 @@ class ProximaPolicy:
         """Why one does not start whatever blocks there are."""
         if request.adapter and self._adapter_waits(band, request, draft, view):
             return Reason.LORA
-        is_long = request.request_class is RequestClass.LONG
-        if is_long and band > Band.OVERDUE and self._long_ones_hold_enough(request, draft, view):
+        if band > Band.OVERDUE and self._class_is_full(request, draft, view):
             return Reason.CLASS_LIMIT
         return None
 
@@ -221,8 +220,8 @@ class ProximaPolicy:
             draft.last_adapter_band = min(draft.last_adapter_band, band)
         return True
 
-    def _long_ones_hold_enough(self, request: WaitingRequest, draft: Draft, view: StepView) -> bool:
-        if not draft.long_blocks:
+    def _class_is_full(self, request: WaitingRequest, draft: Draft, view: StepView) -> bool:
+        if request.request_class is not RequestClass.LONG or not draft.long_blocks:
             return False
         blocks = draft.long_blocks + self._books.own_blocks(request, view)
         return blocks > LONG_SHARE * view.blocks_total and self._books.queue.others_than_long > 0
@@ -232,16 +231,12 @@ class ProximaPolicy:
         self._alone.somebody_is_held(view.now_s, len(self._books.queue))
         if request.request_id == view.denied:
             return
-        if band <= Band.OVERDUE:
-            self._keep_others_back(band, request, draft, view)
-        if draft.reserved is None:
-            self._reserve(request, draft, view)
-
-    def _keep_others_back(self, band: Band, request: WaitingRequest, draft: Draft, view: StepView) -> None:
         if self._bound_is_up(band, request, view) or self._must_resume(band, request, view):
             draft.looked_past_head = BACKFILLS_PER_STEP
         elif band is Band.RESUMED and self._terms.turn_share:
             draft.last_band = band
+        if draft.reserved is None:
+            self._reserve(request, draft, view)
 
     def _show_not_ready(self, draft: Draft) -> None:
         for request in self._books.not_ready.values():
@@ -255,9 +250,8 @@ class ProximaPolicy:
         blocks, exact = request.blocks_at_most, False
         if blocks > draft.free_blocks:
             blocks, exact = self._exact(request, draft, view), True
-        before = None
+        before = draft.room()
         if blocks > draft.free_blocks or draft.slots <= 0:
-            before = draft.room()
             lacks = Reason.BLOCKS if blocks > draft.free_blocks else Reason.SLOTS
             if not self._make_room(band, request, blocks, draft, view):
                 return lacks
@@ -267,9 +261,8 @@ class ProximaPolicy:
         else:
             blocks, demand = self._fitting(request, blocks, draft, view, exact=exact)
         if demand is None:
-            if before is not None:
-                # Nobody yields to one who then does not start.
-                draft.go_back_to(before)
+            # Nobody yields to one who then does not start.
+            draft.go_back_to(before)
             return Reason.FORECAST
         draft.start(request, blocks, demand)
         if request.request_class is RequestClass.LONG:
@@ -278,8 +271,6 @@ class ProximaPolicy:
         return None
 
     def _needs_no_forecast(self, band: Band, request: WaitingRequest, view: StepView) -> bool:
-        if band > Band.OVERDUE:
-            return False
         # Where the bound is 0 it is up for all of them from the beginning, and nobody has passed anybody.
         if self._bound_is_up(band, request, view) and self.bound_s(request) > 0:
             return True
@@ -350,16 +341,15 @@ class ProximaPolicy:
         return self._books.stood_still_s(request, view.now_s) >= 2 * RESUME_S
 
     def _peak_fits(self, request: WaitingRequest, demand: Demand, draft: Draft, view: StepView) -> bool:
-        books = self._books
-        room, z = self._terms.overcommit * books.room_blocks(view), books.calibration.z
-        yields_first = books.runs_below(request)
+        room, z = self._terms.overcommit * self._books.room_blocks(view), self.calibration.z
+        yields_first = self._books.runs_below(request)
         reserved = () if draft.reserved is None else (draft.reserved,)
-        alone = not self._terms.turn_share and self._alone.is_so(view.now_s, len(books.queue))
+        alone = not self._terms.turn_share and self._alone.is_so(view.now_s, len(self._books.queue))
         if not (yields_first or alone) and draft.demand.upper_at(draft.tight, z, (demand, *reserved)) > room:
             return False
         together = draft.demand + demand
         if yields_first:
-            together -= books.demand_below(request)
+            together -= self._books.demand_below(request)
         for each in reserved:
             together += each
         too_much = together.upper(z) > room

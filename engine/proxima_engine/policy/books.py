@@ -28,7 +28,7 @@ from proxima_engine.policy.forecast import Curve, Floats, Group, LengthForecast,
 from proxima_engine.policy.protocol import FinishedRequest
 from proxima_engine.policy.urgency import UrgencyQueue
 from proxima_engine.policy.view import Changes, RunningRequest, StartedRequest, StepView, WaitingRequest
-from proxima_engine.policy.yielding import NO_TURNS, Candidate, Terms, Turns, new_candidate
+from proxima_engine.policy.yielding import NO_TURNS, Candidate, Terms, Turns
 
 TRIAL_STEPS = (32, 256)
 """Nearer than this nothing is uncertain, so there is nothing to learn; farther, there would be few trials."""
@@ -144,12 +144,12 @@ class Books:
 
     def candidates(self, running: Iterable[RunningRequest]) -> list[Candidate]:
         """Those who run, with what they would lose by yielding."""
-        runners, found = self._runners, list[Candidate]()
+        found: list[Candidate] = []
         for request in running:
             is_late, served_tokens = True, request.output_tokens
-            if (runner := runners.get(request.request_id)) is not None:
+            if (runner := self._runners.get(request.request_id)) is not None:
                 is_late, served_tokens = runner.is_late, served_tokens - runner.request.output_tokens
-            found.append(new_candidate((request, is_late, served_tokens)))
+            found.append(Candidate(request, is_late, served_tokens))
         return found
 
     def take_in(self, view: StepView, planned: Mapping[str, Demand], terms: Terms, *, by_choice: bool) -> None:

@@ -24,11 +24,17 @@ class FinishedRequest:
 
 
 class Policy(Protocol):
-    """One that wants to know how long answers turn out to be has a method ``finished``, too, which takes a
-    `FinishedRequest`: called before the next plan after each that ended."""
-
     def plan(self, view: StepView) -> Plan:
         """Decide one step. Reads no clock: `view.now_s` is the time."""
+        ...
+
+
+@runtime_checkable
+class LearnsFromFinished(Protocol):
+    """A policy that wants to know how long answers turn out to be."""
+
+    def finished(self, request: FinishedRequest) -> None:
+        """Called before the next plan after the request ended."""
         ...
 
 

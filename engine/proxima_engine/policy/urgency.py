@@ -39,9 +39,6 @@ class Band(IntEnum):
     ON_TIME = 2
     LATE = 3
 
-    # An enum's own is a function in Python, and sections are looked up for each that comes or goes.
-    __hash__ = int.__hash__
-
 
 GROWTH = 1.25
 """How many times as long as in order of arrival a request may wait where that is longer than the age bound."""
@@ -207,11 +204,10 @@ class UrgencyQueue:
     def _insert(
         self, request: WaitingRequest, band: Band, cost: float, ticket: int, bound_s: float, due_s: float = 0.0
     ) -> None:
-        request_id, arrival_s = request.request_id, request.arrival_s
-        rank, due = (cost, arrival_s, request_id), (due_s, arrival_s, request_id)
+        rank, due = ((first, request.arrival_s, request.request_id) for first in (cost, due_s))
         level = CLASS_LEVEL[request.request_class] if band > Band.OVERDUE else _ABOVE_ALL_CLASSES
         section = (request.priority, level, band)
-        self._places[request_id] = _Place(request, section, rank, due, ticket, bound_s)
+        self._places[request.request_id] = _Place(request, section, rank, due, ticket, bound_s)
         insort(self._sections.setdefault(section, []), rank)
         if band is Band.ON_TIME:
             insort(self._due.setdefault(section, []), due)

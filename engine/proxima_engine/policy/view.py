@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import NamedTuple, TypeVar
+from functools import cached_property
+from typing import NamedTuple
 
 from proxima_config.hints import RequestClass
 from proxima_engine.policy.pace import StepTime
 from proxima_engine.policy.plan import Reason
 
-_Record = TypeVar("_Record", bound=tuple[object, ...])
 SortKey = tuple[int, float, str]
 """(priority, arrival in seconds, request id): smaller goes first. Priority is 0 for all unless vLLM schedules by it."""
 
@@ -81,12 +80,6 @@ class RunningRequest(NamedTuple):
     def remaining_tokens(self) -> int:
         """Tokens until its declared cap."""
         return max(0, self.cap_tokens - self.output_tokens)
-
-
-def maker(kind: type[_Record]) -> Callable[[tuple[object, ...]], _Record]:
-    """Makes a named tuple of its fields in their order. Its own function takes twice as long, and some are made for all
-    who run."""
-    return partial(tuple.__new__, kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from proxima_engine.policy.plan import YieldMode
-from proxima_engine.policy.view import RunningRequest, StepView, maker
+from proxima_engine.policy.view import RunningRequest, StepView
 
 MINIMUM_SERVICE_TOKENS = 64
 """Tokens that a request may generate before it is asked to yield (again), as long as there is anybody else. Where its
@@ -99,9 +99,6 @@ class Candidate(NamedTuple):
     """Generated since it started or resumed."""
 
 
-new_candidate = maker(Candidate)
-
-
 def victims(
     candidates: Iterable[Candidate],
     missing_blocks: int,
@@ -110,22 +107,15 @@ def victims(
 ) -> Sequence[RunningRequest]:
     """Those who yield, until the others have the blocks of this step. The last one never does: alone in the pool it has
     all there is. ``freed_blocks``: how many there are more when that one yields."""
-    by_rank: dict[Rank, list[Candidate]] = {}
-    for candidate in candidates:
-        by_rank.setdefault(_rank(candidate, terms), []).append(candidate)
+    # A heap rather than a sorted list: of hundreds who run one or two are taken. No two losses are equal, because they
+    # end with the request's id, so what stands behind them is never compared.
+    by_loss = [(_loss(candidate, terms), candidate[0]) for candidate in candidates]
+    heapq.heapify(by_loss)
     chosen: list[RunningRequest] = []
-    others = sum(map(len, by_rank.values())) - 1
-    for rank in sorted(by_rank):
-        # A heap rather than a sorted list: of hundreds who run one or two are taken. No two are equal, because of their
-        # ids, so what stands behind those is never compared.
-        last_started_first = [(-each[0].started_s, each[0].request_id, each[0]) for each in by_rank[rank]]
-        heapq.heapify(last_started_first)
-        while last_started_first:
-            if missing_blocks <= 0 or len(chosen) == others:
-                return chosen
-            victim = heapq.heappop(last_started_first)[2]
-            chosen.append(victim)
-            missing_blocks -= freed_blocks(victim)
+    while missing_blocks > 0 and len(by_loss) > 1:
+        _, victim = heapq.heappop(by_loss)
+        chosen.append(victim)
+        missing_blocks -= freed_blocks(victim)
     return chosen
 
 
@@ -153,18 +143,9 @@ def likely_victims(candidates: Sequence[Candidate], terms: Terms, *, somebody_st
     return tuple(names)[:LIKELY]
 
 
-Rank = tuple[int, int]
-"""Smaller goes first: by priority, then by what it would lose beside its KV."""
-
-
-def _rank(candidate: Candidate, terms: Terms) -> Rank:
-    request, is_late, served_tokens = candidate
-    first = 0
-    if request.output_tokens:
-        # It streams, and at first it is protected.
-        first = 4 if served_tokens < terms.service_tokens else 2
-    return -request.key[0], first if is_late else first + 1
-
-
-def _loss(candidate: Candidate, terms: Terms) -> tuple[Rank, float, str]:
-    return _rank(candidate, terms), -candidate.request.started_s, candidate.request.request_id
+def _loss(candidate: Candidate, terms: Terms) -> tuple[int, bool, bool, bool, float, str]:
+    # Hundreds run: each is asked for all its fields at once.
+    (request_id, key, _, _, started_s, _, output_tokens, _), is_late, served_tokens = candidate
+    streams = output_tokens > 0
+    protected = streams and served_tokens < terms.service_tokens
+    return -key[0], streams, protected, not is_late, -started_s, request_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from proxima_engine.policy.demand import growth_blocks
-from proxima_engine.policy.view import RunningRequest, SortKey, maker
+from proxima_engine.policy.view import RunningRequest, SortKey
 from proxima_engine.scheduling.decoding import Decoding
 
 if TYPE_CHECKING:
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
     from proxima_engine.scheduling.planned_queue import PlannedQueue
-
-
-_new_running = maker(RunningRequest)
 
 
 def cap_tokens(request: Request, max_model_len: int) -> int:
@@ -132,7 +129,8 @@ class Running:
                 grown = growth_blocks(computed, computed + new + lookahead, size)
             budget -= new
             blocks, generated = -(-computed // size) * groups, request.num_output_tokens
-            running.append(_new_running((request_id, key, blocks, grown * groups, started_s, prompt, generated, cap)))
+            # By the order of its fields: by name it takes twice as long, and this is for all who run.
+            running.append(RunningRequest(request_id, key, blocks, grown * groups, started_s, prompt, generated, cap))
         return running
 
     def _lasts(self, request: Request, started_s: float) -> _Lasting:
